@@ -1,18 +1,39 @@
 #!/usr/bin/env python
-"""Django's command line for the example project."""
+"""Django's command line for the example project, with its servers running while a command needs them."""
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 
 from django.core.management import execute_from_command_line
+
+from inventory_demo.server_support import ServerError
+from inventory_demo.servers import running
+
+# Every other command may ask the database, `makemigrations --check` included.
+WITHOUT_SERVERS = {
+    "check", "collectstatic", "compilemessages", "diffsettings", "findstatic", "help", "makemessages", "startapp",
+    "startproject", "version",
+}  # fmt: skip
+
+
+def needs_servers(arguments: list[str]) -> bool:
+    """Tell whether a command line asks the database or the store."""
+    if not arguments or {"-h", "--help", "--version"} & set(arguments):
+        return False
+    return arguments[0] not in WITHOUT_SERVERS or "--database" in arguments
 
 
 def main() -> None:
     """Run a command."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "inventory_demo.settings")
-    execute_from_command_line(sys.argv)
+    try:
+        with running() if needs_servers(sys.argv[1:]) else nullcontext():
+            execute_from_command_line(sys.argv)
+    except ServerError as error:
+        sys.exit(f"manage.py: {error}")
 
 
 if __name__ == "__main__":

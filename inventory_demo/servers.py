@@ -1,93 +1,199 @@
-"""Where the example project's PostgreSQL and Valkey are, and who keeps them running.
+"""Have the example project's PostgreSQL and Valkey running while somebody needs them.
 
-`addresses()` only computes, so that settings may call it. `running()` starts the servers, or adopts those that another
-command of this checkout started, and stops them when nobody uses them any more. `DATABASE_URL` and `REDIS_URL` win.
+`addresses()` only computes where they are. `running()` starts them, or adopts those that another command of this checkout
+started, and stops them when nobody uses them any more. Servers named by `DATABASE_URL` and `REDIS_URL` are left alone.
+
+Every user holds a shared lock on one file; whoever can turn it exclusive when it leaves is the last and stops the
+servers. A watchdog process waits for the same lock, so that the servers end also when the last user was killed.
 """
 
 from __future__ import annotations
 
-import hashlib
+import atexit
 import os
-from dataclasses import dataclass
-from functools import cached_property
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-CHECKOUT = Path(__file__).resolve().parent.parent
-POSTGRES_PORT = 5432  # names the socket file only: no TCP port is opened
-POSTGRES_USER = "postgres"
-POSTGRES_DATABASE = "fencing"
+from inventory_demo.postgres_server import Postgres
+from inventory_demo.server_addresses import CHECKOUT, Addresses, addresses
+from inventory_demo.server_support import FileLock, ServerError, can_take, prepare_runtime, wait_for
+from inventory_demo.valkey_server import Valkey
+
+__all__ = ["Addresses", "ServerError", "addresses", "clean", "ensure_running", "running"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Addresses:
-    """The addresses of one checkout's servers for one user of the machine.
+class _Use:
+    """One process's use of the servers, from `begin` to `end`."""
 
-    Attributes:
-        checkout: The project folder.
-        runtime: Folder for sockets and lock files: short and without spaces, whatever the checkout's path is.
-        database_url: A foreign database that wins over the own PostgreSQL, or "".
-        redis_url: A foreign Redis that wins over the own Valkey, or "". Its database number is ignored.
+    def __init__(self, where: Addresses) -> None:
+        self.where = where
+        self.process = os.getpid()
+        self.servers: list[Postgres | Valkey] = []
+        if not where.database_url:
+            self.servers.append(Postgres(project=where.data, runtime=where.runtime))
+        if not where.redis_url:
+            self.servers.append(Valkey(where.runtime))
+        if self.servers:
+            prepare_runtime(where.runtime)
+
+    def begin(self) -> None:
+        """Count as a user, and start what does not run yet."""
+        if not self.servers:
+            return
+        self.users = FileLock(self.where.runtime / "users.lock")
+        # Only somebody who is just stopping the servers can be in the way.
+        if not wait_for(lambda: self.users.take(FileLock.SHARED), seconds=60):
+            raise ServerError(f"The servers of {self.where.checkout} are stopping since a minute.")
+        try:
+            self._start()
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self) -> None:
+        starting = FileLock(self.where.runtime / "start.lock")
+        try:
+            if not wait_for(lambda: starting.take(FileLock.EXCLUSIVE), seconds=180):
+                raise ServerError(f"Another command is starting the servers of {self.where.checkout} since 3 minutes.")
+            self._start_watchdog()
+            for server in self.servers:
+                if not server.is_ready():
+                    server.stop()  # one that runs but cannot be reached, say because its socket was removed
+                    server.start()
+        finally:
+            starting.close()
+
+    def _start_watchdog(self) -> None:
+        """Start a process that stops the servers when the last user is gone, however it went; one is enough."""
+        lock = FileLock(self.where.runtime / "watchdog.lock")
+        try:
+            if lock.take(FileLock.EXCLUSIVE):
+                # The lock is handed down, so there is no moment without it.
+                command = [
+                    sys.executable,
+                    "-m",
+                    "inventory_demo.servers",
+                    "watch",
+                    str(lock.descriptor),
+                    str(self.where.checkout),
+                ]
+                watchdog = subprocess.Popen(  # noqa: S603
+                    command,
+                    cwd=CHECKOUT,
+                    pass_fds=[lock.descriptor],
+                    start_new_session=True,  # a Ctrl-C in the terminal is not for it
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+                _watchdogs.append(watchdog)
+        finally:
+            lock.close()
+
+    def end(self) -> None:
+        """Leave; the last user stops the servers and waits until they are gone."""
+        if not self.servers or os.getpid() != self.process:  # a forked child used them on its parent's account
+            return
+        try:
+            if self.users.take(FileLock.EXCLUSIVE):
+                self.stop()
+        finally:
+            self.users.close()
+        wait_for(lambda: self._is_unwatched() or self._has_users(), seconds=30)
+        for watchdog in _watchdogs:
+            watchdog.poll()
+
+    def stop(self) -> None:
+        """Stop the servers; only for who holds the users' lock exclusively."""
+        for server in self.servers:
+            server.stop()
+
+    def _is_unwatched(self) -> bool:
+        return can_take(self.where.runtime / "watchdog.lock", FileLock.SHARED)
+
+    def _has_users(self) -> bool:
+        path = self.where.runtime / "users.lock"
+        return not can_take(path, FileLock.EXCLUSIVE) and can_take(path, FileLock.SHARED)
+
+
+# Children that may outlive their use in this process: kept, as forgetting a running child is a warning.
+_watchdogs: list[subprocess.Popen[bytes]] = []
+
+
+@contextmanager
+def running(where: Addresses | None = None) -> Iterator[Addresses]:
+    """Have the servers running inside the block.
+
+    Args:
+        where: Which servers; None means this checkout's.
+
+    Raises:
+        ServerError: They cannot be started; the message says what to do.
     """
-
-    checkout: Path
-    runtime: Path
-    database_url: str = ""
-    redis_url: str = ""
-
-    @property
-    def postgres_sockets(self) -> Path:
-        """The folder of the own PostgreSQL's socket; Django and libpq take it as the host."""
-        return self.runtime / "pg"
-
-    @property
-    def valkey_socket(self) -> Path:
-        """The socket of the own Valkey."""
-        return self.runtime / "valkey.sock"
-
-    @cached_property
-    def database(self) -> dict[str, Any]:
-        """The entry for Django's `DATABASES`."""
-        if self.database_url:
-            import dj_database_url
-
-            return dict(dj_database_url.parse(self.database_url))
-        return {
-            "ENGINE": "django.db.backends.postgresql",
-            "HOST": str(self.postgres_sockets),
-            "PORT": str(POSTGRES_PORT),
-            "USER": POSTGRES_USER,
-            "NAME": POSTGRES_DATABASE,
-        }
-
-    def redis(self, database: int) -> str:
-        """Return the URL of a database of the store, as redis-py and django-redis read it."""
-        parts = urlsplit(self.redis_url or f"unix://{self.valkey_socket}")
-        if parts.scheme != "unix":
-            return urlunsplit(parts._replace(path=f"/{database}"))
-        query = [(name, value) for name, value in parse_qsl(parts.query) if name != "db"]
-        return urlunsplit(parts._replace(query=urlencode([*query, ("db", str(database))])))
-
-    def celery(self, database: int) -> str:
-        """Return the URL of a database of the store, as Celery's broker and result backend read it."""
-        parts = urlsplit(self.redis(database))
-        if parts.scheme != "unix":
-            return urlunsplit(parts)
-        query = [("virtual_host" if name == "db" else name, value) for name, value in parse_qsl(parts.query)]
-        return urlunsplit(parts._replace(scheme="redis+socket", query=urlencode(query)))
+    use = _Use(where or addresses())
+    use.begin()
+    try:
+        yield use.where
+    finally:
+        use.end()
 
 
-def addresses(checkout: Path = CHECKOUT) -> Addresses:
-    """Compute the addresses without starting or touching anything.
+def ensure_running(where: Addresses | None = None) -> Addresses:
+    """Have the servers running until this process ends; see `running`."""
+    use = _Use(where or addresses())
+    use.begin()
+    atexit.register(use.end)
+    return use.where
 
-    The run-time folder depends on the checkout and the user only, never on the environment, so that every command
-    of a checkout finds the same servers; two checkouts, or two users, never share.
+
+def _watch(descriptor: int, where: Addresses) -> None:
+    """Stop the servers once the last user is gone; `descriptor` is the lock that tells that somebody watches."""
+    use = _Use(where)
+    users = FileLock(where.runtime / "users.lock")
+    users.wait(FileLock.EXCLUSIVE)
+    try:
+        use.stop()
+    finally:
+        # In this order, and nothing after it: a newcomer that is let in must see that nobody watches any more.
+        os.close(descriptor)
+        os._exit(0)
+
+
+def clean(where: Addresses) -> None:
+    """Remove the servers' data, sockets and lock files.
+
+    Raises:
+        ServerError: Somebody uses the servers.
     """
-    digest = hashlib.sha256(os.fsencode(checkout)).hexdigest()[:12]
-    return Addresses(
-        checkout=checkout,
-        runtime=Path(f"/tmp/fencing-{os.geteuid()}-{digest}"),  # noqa: S108  (owner-checked before use)
-        database_url=os.environ.get("DATABASE_URL", ""),
-        redis_url=os.environ.get("REDIS_URL", ""),
-    )
+    if where.runtime.exists():
+        _remove(where)
+
+
+def _remove(where: Addresses) -> None:
+    use = _Use(where)
+    users = FileLock(where.runtime / "users.lock")
+    if not users.take(FileLock.EXCLUSIVE):
+        users.close()
+        raise ServerError("The servers are in use: end the commands that use them first.")
+    use.stop()
+    users.close()
+    shutil.rmtree(where.runtime)
+    if where.data.exists():
+        shutil.rmtree(where.data)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["watch", number, folder]:
+            _watch(int(number), addresses(Path(folder)))
+        case ["clean"]:
+            try:
+                clean(addresses())
+            except ServerError as error:
+                sys.exit(str(error))
+        case _:
+            sys.exit("usage: python -m inventory_demo.servers clean")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from inventory_demo.servers import CHECKOUT, addresses
+from inventory_demo.server_addresses import CHECKOUT, addresses
 
 _servers = addresses()
 

@@ -6,7 +6,7 @@ import os
 
 os.environ["FENCING_NAMESPACE"] = f"test-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
 
-from inventory_demo.settings import *  # noqa: E402, F403
+from inventory_demo.settings import *  # noqa: F403
 
 # Logins of tests need no expensive hash.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -1,0 +1,63 @@
+"""The servers of the whole run, and what tests in every folder share.
+
+Each xdist worker has a database of its own (by pytest-django) and a namespace of its own (by `tests.settings`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import django
+import pytest
+import redis
+from django.conf import settings
+from django.db import connection
+
+from inventory_demo.servers import running
+from tests.services import PrivateValkey
+
+_servers = pytest.StashKey[ExitStack]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the servers before any worker exists, so that the workers only adopt them."""
+    config.stash[_servers] = stack = ExitStack()
+    stack.enter_context(running())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave the servers; the last process of the run stops them."""
+    config.stash[_servers].close()
+
+
+def pytest_report_header() -> str:
+    """Name the versions under test."""
+    return f"servers: {_database_version()}, {_store_version()}; Django {django.get_version()}"
+
+
+def _database_version() -> str:
+    if connection.vendor != "postgresql":
+        return f"SQLite {sqlite3.sqlite_version}"
+    # A connection of our own: the test database does not exist yet.
+    raw = connection.get_new_connection(connection.get_connection_params())
+    try:
+        return f"PostgreSQL {raw.execute('SHOW server_version').fetchone()[0]}"
+    finally:
+        raw.close()
+
+
+def _store_version() -> str:
+    with redis.Redis.from_url(settings.CACHES["leases"]["LOCATION"]) as client:
+        info = client.info("server")
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info['redis_version']}"
+
+
+@pytest.fixture
+def valkey_server() -> Iterator[Callable[..., PrivateValkey]]:
+    """Return a function that starts a Valkey for this test alone, for tests that flush, stop or freeze the store."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(PrivateValkey(**options))
