@@ -1,0 +1,302 @@
+"""Leases in a Redis or Valkey, through a django-redis cache alias; each operation is one script in ``scripts/``.
+
+Keys of a namespace's partition share the hash tag ``{<space>:<partition>}``, so a cluster keeps them in one slot:
+``<KEY_PREFIX>fencing:{…}:counter``, ``…:events``, and one ``…:lease:<resource>`` for each lease that exists now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.resources import files
+from typing import Any
+
+from django.conf import settings
+from django.core.cache import InvalidCacheBackendError, caches
+from django.core.checks import CheckMessage, Error
+from django_redis import get_redis_connection
+from redis.exceptions import NoScriptError, RedisError
+
+from fencing.backends.base import (
+    Granted,
+    GrantEvent,
+    Held,
+    HolderInfo,
+    LeaseBackend,
+    LiveLease,
+    Lost,
+    NeedsRange,
+    Place,
+)
+from fencing.exceptions import LeaseBackendError
+
+# How many keys one SCAN step looks at, and how many leases one round trip reads.
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The text of a script, and the name under which the server keeps it."""
+
+    source: str
+    sha: str
+
+
+def _script(*names: str) -> Script:
+    folder = files("fencing.backends") / "scripts"
+    source = "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
+    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+ACQUIRE = _script("lease", "reign", "outbox", "acquire")
+RENEW = _script("lease", "renew")
+ADVANCE = _script("lease", "reign", "advance")
+RELEASE = _script("lease", "outbox", "release")
+REVOKE = _script("lease", "outbox", "revoke")
+DRAW = _script("reign", "draw")
+INSTALL = _script("reign", "install")
+
+
+class RedisBackend(LeaseBackend):
+    """The lease store of ``FENCING["BACKENDS"][alias]["CACHE"]``. Holders are ids without white space."""
+
+    # Lines that the outbox keeps when nobody collects them, about 100 bytes each.
+    events_cap = 100_000
+
+    def acquire(self, place: Place, holder: str, ttl: float, info: HolderInfo) -> Granted | Held | NeedsRange:
+        """See the contract: one script, one round trip."""
+        keys = self._keys(place, "lease", "counter", "events")
+        reply = self._run(
+            ACQUIRE,
+            keys,
+            holder,
+            milliseconds(ttl),
+            os.urandom(8).hex(),
+            _packed(info),
+            place.resource,
+            self.events_cap,
+        )
+        if text(reply[0]) != "held":
+            return self._issued(reply)
+        lease = self._lease(place.resource, reply[1], reply[2])
+        return Held(holder=lease.holder, token=lease.token, remaining=lease.remaining, task_id=lease.info.task_id)
+
+    def renew(self, place: Place, holder: str, ttl: float) -> bool:
+        """See the contract."""
+        return bool(self._run(RENEW, self._keys(place, "lease"), holder, milliseconds(ttl)))
+
+    def advance(self, place: Place, holder: str) -> Granted | NeedsRange | Lost:
+        """See the contract. A lease of another reign is lost, also when its key came back with a lagging replica."""
+        reply = self._run(ADVANCE, self._keys(place, "lease", "counter"), holder)
+        return Lost() if text(reply[0]) == "lost" else self._issued(reply)
+
+    def release(self, place: Place, holder: str, token: int) -> bool:
+        """See the contract. Works when the server is out of memory; then the end may be missing in the outbox."""
+        keys = self._keys(place, "lease", "counter", "events")
+        return bool(self._run(RELEASE, keys, holder, token, place.resource, self.events_cap))
+
+    def revoke(self, place: Place, token: int) -> bool:
+        """See the contract."""
+        keys = self._keys(place, "lease", "counter", "events")
+        return bool(self._run(REVOKE, keys, token, place.resource, self.events_cap))
+
+    def draw(self, place: Place) -> Granted | NeedsRange:
+        """See the contract."""
+        return self._issued(self._run(DRAW, self._keys(place, "counter"), os.urandom(8).hex()))
+
+    def install(self, place: Place, reign: str, first: int, last: int) -> bool:
+        """See the contract."""
+        return bool(self._run(INSTALL, self._keys(place, "counter"), reign, first, last))
+
+    def live(self, space: str, partition: int, limit: int) -> Iterator[LiveLease]:
+        """See the contract. No index is kept for this: it scans the keys of the whole Redis database, by cursor."""
+        prefix = self._prefix(space, partition) + "lease:"
+        seen: set[bytes] = set()
+        batch: list[bytes] = []
+        with self._errors():
+            for key in self._client.scan_iter(match=_escaped(prefix) + "*", count=BATCH):
+                key = text(key).encode()
+                if key in seen:
+                    continue
+                seen.add(key)
+                batch.append(key)
+                if len(seen) >= limit or len(batch) >= BATCH:
+                    yield from self._leases(prefix, batch)
+                    batch = []
+                if len(seen) >= limit:
+                    return
+            yield from self._leases(prefix, batch)
+
+    def peek(self, place: Place) -> LiveLease | None:
+        """See the contract."""
+        prefix = self._prefix(place.space, place.partition) + "lease:"
+        with self._errors():
+            return next(self._leases(prefix, self._keys(place, "lease")), None)
+
+    def read_events(self, space: str, partition: int, count: int) -> Sequence[GrantEvent]:
+        """See the contract."""
+        key = (self._prefix(space, partition) + "events").encode()
+        with self._errors():
+            lines = self._client.xrange(key, count=count)
+        return [_event(text(line), {text(name): text(value) for name, value in found.items()}) for line, found in lines]
+
+    def forget_events(self, space: str, partition: int, ids: Iterable[str]) -> None:
+        """See the contract."""
+        given = list(ids)
+        if given:
+            with self._errors():
+                self._client.xdel((self._prefix(space, partition) + "events").encode(), *given)
+
+    def dropped_events(self, space: str, partition: int) -> int:
+        """See the contract."""
+        with self._errors():
+            return int(self._client.hget((self._prefix(space, partition) + "counter").encode(), "dropped") or 0)
+
+    def check(self) -> list[CheckMessage]:
+        """See the contract."""
+        cache = self.config.cache
+        where = f'FENCING["BACKENDS"][{self.config.alias!r}]["CACHE"] is {cache!r}'
+        if cache not in settings.CACHES:
+            known = ", ".join(map(repr, settings.CACHES))
+            return [Error(f"{where}, which CACHES does not have.", hint=f"It has: {known}.", id="fencing.E020")]
+        if not hasattr(caches[cache], "client"):
+            hint = 'Use "BACKEND": "django_redis.cache.RedisCache" for it.'
+            return [Error(f"{where}, which is not a django-redis cache.", hint=hint, id="fencing.E021")]
+        if set("{}") & set(caches[cache].key_prefix):
+            hint = "Braces mark the part of a key that decides where a cluster keeps it."
+            return [Error(f"{where}, whose KEY_PREFIX has braces.", hint=hint, id="fencing.E022")]
+        return []
+
+    @cached_property
+    def _client(self) -> Any:
+        cache = self.config.cache
+        try:
+            return get_redis_connection(cache)
+        except InvalidCacheBackendError as error:
+            raise LeaseBackendError(self.config.alias, f"CACHES has no usable alias {cache!r}: {error}") from error
+        except NotImplementedError as error:
+            raise LeaseBackendError(self.config.alias, f"CACHES[{cache!r}] is not a django-redis cache.") from error
+        except ValueError:
+            # The error of a malformed URL may quote a part of the password.
+            detail = f'CACHES[{cache!r}]["LOCATION"] is not an address of a Redis.'
+            raise LeaseBackendError(self.config.alias, detail) from None
+
+    @cached_property
+    def _key_prefix(self) -> str:
+        return str(caches[self.config.cache].key_prefix)
+
+    def _prefix(self, space: str, partition: int) -> str:
+        return f"{self._key_prefix}fencing:{{{space}:{partition}}}:"
+
+    def _keys(self, place: Place, *kinds: str) -> list[bytes]:
+        prefix = self._prefix(place.space, place.partition)
+        return [(f"{prefix}lease:{place.resource}" if kind == "lease" else prefix + kind).encode() for kind in kinds]
+
+    def _run(self, script: Script, keys: Sequence[bytes], *args: str | int) -> Any:
+        # Not register_script(): its wrapper costs the client a tenth of a grant.
+        sent = (len(keys), *keys, *(str(arg).encode() for arg in args))
+        with self._errors():
+            try:
+                return self._client.execute_command("EVALSHA", script.sha, *sent)
+            except NoScriptError:
+                return self._client.execute_command("EVAL", script.source, *sent)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except RedisError as error:
+            detail = f"the store did not answer as it should: {type(error).__name__}: {error}"
+            if "can't run this command" in str(error) or "NOPERM" in str(error):
+                detail += ". Give its user +info: the scripts read `INFO replication` to notice a server that forgot."
+            raise LeaseBackendError(self.config.alias, detail) from error
+
+    def _issued(self, reply: Sequence[Any]) -> Granted | NeedsRange:
+        kind, *rest = map(text, reply)
+        if kind == "granted":
+            return Granted(token=int(rest[0]), reign=rest[1])
+        if kind == "needs":
+            return NeedsRange(reign=rest[0], server=rest[1], next=int(rest[2]))
+        raise LeaseBackendError(
+            self.config.alias,
+            f"`INFO replication` reports the master_replid {rest[0]!r} instead of 40 hexadecimal digits, so a server "
+            "that forgot could not be noticed. Use a Redis or Valkey that reports its own, without a proxy in between.",
+        )
+
+    def _leases(self, prefix: str, keys: Sequence[bytes]) -> Iterator[LiveLease]:
+        if not keys:
+            return
+        pipeline = self._client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.get(key)
+            pipeline.pttl(key)
+        replies = pipeline.execute()
+        for key, value, remaining in zip(keys, replies[::2], replies[1::2], strict=True):
+            if value is not None:
+                yield self._lease(key.decode().removeprefix(prefix), value, remaining)
+
+    def _lease(self, resource: str, value: bytes | str, remaining: int) -> LiveLease:
+        parts = text(value).split(" ", 4)
+        if len(parts) != 5 or not (parts[0].isdigit() and parts[3].isdigit()):
+            raise LeaseBackendError(self.config.alias, f"the key of the lease of {resource!r} holds something else.")
+        token, holder, _reign, granted, info = parts
+        return LiveLease(
+            resource=resource,
+            holder=holder,
+            token=int(token),
+            remaining=max(remaining, 0) / 1000,
+            granted_at=_moment(granted),
+            info=_unpacked(info),
+        )
+
+
+def text(value: bytes | str | int) -> str:
+    """A reply as text, whether the client decodes replies or not."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def milliseconds(ttl: float) -> int:
+    """``ttl`` seconds in the store's unit, rounded up: a lease must not end before its holder thinks so."""
+    return max(1, math.ceil(ttl * 1000))
+
+
+def _moment(unix_milliseconds: str) -> datetime:
+    return datetime.fromtimestamp(int(unix_milliseconds) / 1000, UTC)
+
+
+def _packed(info: HolderInfo) -> str:
+    if not (info.task_id or info.task_name):
+        return ""
+    return json.dumps([info.task_id, info.task_name], separators=(",", ":"))
+
+
+def _unpacked(info: str) -> HolderInfo:
+    if not info:
+        return HolderInfo()
+    task_id, task_name = json.loads(info)
+    return HolderInfo(task_id=task_id, task_name=task_name)
+
+
+def _event(line: str, found: dict[str, str]) -> GrantEvent:
+    return GrantEvent(
+        id=line,
+        kind=found["kind"],  # type: ignore[arg-type]
+        token=int(found["token"]),
+        resource=found["resource"],
+        holder=found["holder"],
+        at=_moment(line.partition("-")[0]),
+        ttl=int(found.get("ttl", 0)) / 1000,
+        info=_unpacked(found.get("info", "")),
+    )
+
+
+def _escaped(prefix: str) -> str:
+    return re.sub(r"([*?\[\]\\])", r"\\\1", prefix)

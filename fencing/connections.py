@@ -1,0 +1,92 @@
+"""Database connections for statements that must commit by themselves, whatever transaction the caller is in."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.core import mail
+from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+# Seconds to wait for the one own connection of an alias. Its users run a statement or two, so this is ample.
+PATIENCE = 2.0
+
+_turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+
+
+def in_user_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a statement on ``connection`` would belong to a transaction that somebody else has to commit.
+
+    Autocommit switched off counts. The transaction that Django's ``TestCase`` opens around a test does not, as with
+    ``atomic(durable=True)``.
+    """
+    if connection.in_atomic_block:
+        return any(not block._from_testcase for block in connection.atomic_blocks)
+    if connection.connection is None:
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not connection.autocommit
+
+
+def in_testcase(connection: BaseDatabaseWrapper) -> bool:
+    """Whether ``connection`` is inside the transaction that Django's ``TestCase`` opens around a test."""
+    return any(block._from_testcase for block in connection.atomic_blocks)
+
+
+def open_transactions() -> list[str]:
+    """The aliases of this thread's connections that are in a transaction (see ``in_user_transaction``)."""
+    return [one.alias for one in connections.all(initialized_only=True) if in_user_transaction(one)]
+
+
+def in_test_environment() -> bool:
+    """Whether Django's test environment is set up in this process, so that nothing may run in the background."""
+    return hasattr(mail, "outbox")
+
+
+@contextmanager
+def autocommit(alias: str) -> Iterator[BaseDatabaseWrapper]:
+    """A connection to database ``alias`` on which each statement commits by itself.
+
+    It is the caller's own where that is in no transaction, and inside a ``TestCase`` always, because a second one
+    would neither see the test's rows nor be rolled back with them. Else it is one opened for this use and closed
+    after it, at most one per process and alias at a time; the caller's transaction is left alone.
+
+    Raises:
+        OperationalError: another thread kept the extra connection for more than two seconds, or none can be opened.
+    """
+    callers = connections[alias]
+    if in_testcase(callers) or not in_user_transaction(callers):
+        yield callers
+        return
+    turn = _turns[alias]
+    if not turn.acquire(timeout=PATIENCE):
+        raise OperationalError(f"the extra connection to database {alias!r} was in use for more than {PATIENCE:g} s")
+    try:
+        with _opened(alias) as own:
+            yield own
+    finally:
+        turn.release()
+
+
+@contextmanager
+def _opened(alias: str) -> Iterator[BaseDatabaseWrapper]:
+    own = connections.create_connection(alias)
+    try:
+        own.ensure_connection()
+        if not own.autocommit:
+            own.set_autocommit(True)
+        yield own
+    finally:
+        # Not own.close(): for an SQLite database in memory that does nothing, and the connection would leak.
+        BaseDatabaseWrapper.close(own)
+
+
+def _forget_turns() -> None:
+    """A thread that had its turn at the moment of a fork does not exist in the child, and never ends it."""
+    _turns.clear()
+
+
+os.register_at_fork(after_in_child=_forget_turns)
