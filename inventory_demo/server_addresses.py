@@ -66,19 +66,18 @@ class Addresses:
 
     def redis(self, database: int) -> str:
         """Return the URL of a database of the store, as redis-py and django-redis read it."""
+        return self._store_url(database, socket_scheme="unix", socket_parameter="db")
+
+    def celery(self, database: int) -> str:
+        """Return the URL of a database of the store, as Celery's broker and result backend read it."""
+        return self._store_url(database, socket_scheme="redis+socket", socket_parameter="virtual_host")
+
+    def _store_url(self, database: int, *, socket_scheme: str, socket_parameter: str) -> str:
         parts = urlsplit(self.redis_url or f"unix://{self.valkey_socket}")
         if parts.scheme != "unix":
             return urlunsplit(parts._replace(path=f"/{database}"))
         query = [(name, value) for name, value in parse_qsl(parts.query) if name != "db"]
-        return urlunsplit(parts._replace(query=urlencode([*query, ("db", str(database))])))
-
-    def celery(self, database: int) -> str:
-        """Return the URL of a database of the store, as Celery's broker and result backend read it."""
-        parts = urlsplit(self.redis(database))
-        if parts.scheme != "unix":
-            return urlunsplit(parts)
-        query = [("virtual_host" if name == "db" else name, value) for name, value in parse_qsl(parts.query)]
-        return urlunsplit(parts._replace(scheme="redis+socket", query=urlencode(query)))
+        return f"{socket_scheme}://{parts.netloc}{parts.path}?{urlencode([*query, (socket_parameter, database)])}"
 
 
 def addresses(checkout: Path = CHECKOUT) -> Addresses:

@@ -167,9 +167,9 @@ def test_a_run_time_folder_of_somebody_else_is_refused(checkout):
     checkout.runtime.chmod(0o700)
 
 
-def test_a_failed_start_holds_nobody_up(checkout, monkeypatch):
-    monkeypatch.setattr("inventory_demo.postgres_server.DATABASE", "no such syntax;")
-    with pytest.raises(ServerError), running(checkout):
+def test_a_failed_start_stops_what_was_started(checkout, monkeypatch, tmp_path):
+    monkeypatch.setattr("inventory_demo.valkey_server.package_folder", lambda package: tmp_path)
+    with pytest.raises(ServerError, match="set REDIS_URL"), running(checkout):
         pass
     assert nothing_runs(checkout)
 

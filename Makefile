@@ -1,0 +1,64 @@
+# Every target does its own set-up, into .venv; done again only when pyproject.toml changes.
+# PYTHON=python3.12 chooses the interpreter, WORKERS=4 the test processes, ARGS='-k guard' goes to pytest.
+
+PYTHON ?=
+WORKERS ?= 2
+ARGS ?=
+RUN = .venv/bin/python
+
+.PHONY: help demo test serve lint format mutants clean
+
+help:
+	@echo "make demo     a sleeping worker is overtaken, woken up, and refused by PostgreSQL"
+	@echo "make test     the test suite on real servers"
+	@echo "make serve    the example project in the browser"
+	@echo "make lint     style, types, import layers, missing migrations"
+	@echo "make format   apply the formatter"
+	@echo "make mutants  remove each protection in turn and see the tests notice"
+	@echo "make clean    remove the environment, the servers' data and all caches"
+
+demo: .venv/ready
+	@$(RUN) manage.py demo
+
+test: .venv/ready
+	@$(RUN) -m pytest -n $(WORKERS) $(ARGS)
+
+serve: .venv/ready
+	@$(RUN) manage.py serve
+
+lint: .venv/ready
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+	@.venv/bin/lint-imports --no-logo
+	@$(RUN) manage.py makemigrations --check --dry-run
+	@$(RUN) manage.py check
+
+format: .venv/ready
+	@$(RUN) -m ruff check --fix .
+	@$(RUN) -m ruff format .
+
+mutants: .venv/ready
+	@$(RUN) -m tests.mutants
+
+clean:
+	@if [ -x $(RUN) ]; then $(RUN) -m inventory_demo.servers clean; fi
+	@rm -rf .venv .servers build dist .nox .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The first interpreter that is new enough and can make environments; a version manager's stand-ins may do neither.
+.venv/ready: pyproject.toml
+	@set -e; \
+	if ! $(RUN) -c '' 2>/dev/null; then \
+	  for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	    if "$$python" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	      echo "Making .venv with $$python ..."; "$$python" -m venv --clear .venv; break; \
+	    fi; \
+	  done; \
+	  if ! $(RUN) -c '' 2>/dev/null; then \
+	    echo "Python 3.11 or newer with its venv module is needed; name one: make PYTHON=/path/to/python3" >&2; exit 1; \
+	  fi; \
+	fi; \
+	echo "Installing what the project needs into .venv ..."; \
+	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[test]'; \
+	touch .venv/ready
