@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from django.core import mail
 from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic
 
 # Seconds to wait for the one own connection of an alias. Its users run a statement or two, so this is ample.
 PATIENCE = 2.0
@@ -25,7 +26,7 @@ def in_user_transaction(connection: BaseDatabaseWrapper) -> bool:
     ``atomic(durable=True)``.
     """
     if connection.in_atomic_block:
-        return any(not block._from_testcase for block in connection.atomic_blocks)
+        return any(not _is_from_testcase(block) for block in connection.atomic_blocks)
     if connection.connection is None:
         return not connection.settings_dict["AUTOCOMMIT"]
     return not connection.autocommit
@@ -33,7 +34,7 @@ def in_user_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 def in_testcase(connection: BaseDatabaseWrapper) -> bool:
     """Whether ``connection`` is inside the transaction that Django's ``TestCase`` opens around a test."""
-    return any(block._from_testcase for block in connection.atomic_blocks)
+    return any(map(_is_from_testcase, connection.atomic_blocks))
 
 
 def open_transactions() -> list[str]:
@@ -69,6 +70,11 @@ def autocommit(alias: str) -> Iterator[BaseDatabaseWrapper]:
             yield own
     finally:
         turn.release()
+
+
+def _is_from_testcase(block: Atomic) -> bool:
+    marked: bool = block._from_testcase  # type: ignore[attr-defined]
+    return marked
 
 
 @contextmanager

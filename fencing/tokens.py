@@ -12,6 +12,7 @@ import secrets
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from django.core.signals import setting_changed
@@ -33,7 +34,8 @@ MAX_RAISE = 2**40
 # Each round that fails means that another client reserved, or a new reign began, in the same moment.
 ROUNDS = 20
 
-Answer = TypeVar("Answer")
+Answer = TypeVar("Answer", bound=Granted | Held | Lost)
+Result = TypeVar("Result")
 
 
 class Namespace(NamedTuple):
@@ -90,7 +92,7 @@ def acquire(
     """
 
     def at(place: Place) -> Granted | Held:
-        return with_range(backend, place, lambda: backend.acquire(place, holder, ttl, info))
+        return with_range(backend, place, partial(backend.acquire, place, holder, ttl, info))
 
     return _at_its_place(backend, resource, at)
 
@@ -98,7 +100,7 @@ def acquire(
 def advance(backend: LeaseBackend, place: Place, holder: str) -> Granted | Lost:
     """The next number for a live lease, or lost. Raises as ``acquire`` does."""
     try:
-        return with_range(backend, place, lambda: backend.advance(place, holder))
+        return with_range(backend, place, partial(backend.advance, place, holder))
     except _MovedError:
         # The lease is under keys where nobody looks any more.
         return Lost()
@@ -113,7 +115,7 @@ def draw(backend: LeaseBackend, resource: str) -> int:
     """
 
     def at(place: Place) -> Granted:
-        return with_range(backend, place, lambda: backend.draw(place))
+        return with_range(backend, place, partial(backend.draw, place))
 
     try:
         return _at_its_place(backend, resource, at)[1].token
@@ -175,7 +177,7 @@ def _no_range_kept(backend: LeaseBackend) -> LeaseBackendError:
     return LeaseBackendError(backend.config.alias, detail)
 
 
-def _at_its_place(backend: LeaseBackend, resource: str, work: Callable[[Place], Answer]) -> tuple[Place, Answer]:
+def _at_its_place(backend: LeaseBackend, resource: str, work: Callable[[Place], Result]) -> tuple[Place, Result]:
     place = place_of(backend, resource)
     try:
         return place, work(place)
