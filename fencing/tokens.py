@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 from django.core.signals import setting_changed
 from django.db import Error as DatabaseProblem
@@ -34,7 +34,6 @@ MAX_RAISE = 2**40
 # Each round that fails means that another client reserved, or a new reign began, in the same moment.
 ROUNDS = 20
 
-Answer = TypeVar("Answer", bound=Granted | Held | Lost)
 Result = TypeVar("Result")
 
 
@@ -141,7 +140,19 @@ def raise_above(backend: LeaseBackend, place: Place, seen: int) -> None:
         _raise_above(backend, place_of(backend, place.resource), seen)
 
 
-def with_range(backend: LeaseBackend, place: Place, ask: Callable[[], Answer | NeedsRange]) -> Answer:
+@overload
+def with_range(backend: LeaseBackend, place: Place, ask: Callable[[], Granted | NeedsRange]) -> Granted: ...
+@overload
+def with_range(
+    backend: LeaseBackend, place: Place, ask: Callable[[], Granted | Held | NeedsRange]
+) -> Granted | Held: ...
+@overload
+def with_range(
+    backend: LeaseBackend, place: Place, ask: Callable[[], Granted | NeedsRange | Lost]
+) -> Granted | Lost: ...
+def with_range(
+    backend: LeaseBackend, place: Place, ask: Callable[[], Granted | Held | Lost | NeedsRange]
+) -> Granted | Held | Lost:
     """The store's answer to ``ask``, with a range reserved and installed whenever it needs one.
 
     Raises:
