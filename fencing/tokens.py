@@ -143,12 +143,12 @@ def raise_above(backend: LeaseBackend, place: Place, seen: int) -> None:
 @overload
 def with_range(backend: LeaseBackend, place: Place, ask: Callable[[], Granted | NeedsRange]) -> Granted: ...
 @overload
-def with_range(
+def with_range(  # type: ignore[overload-overlap]  # they overlap only where the store grants
     backend: LeaseBackend, place: Place, ask: Callable[[], Granted | Held | NeedsRange]
 ) -> Granted | Held: ...
 @overload
 def with_range(
-    backend: LeaseBackend, place: Place, ask: Callable[[], Granted | NeedsRange | Lost]
+    backend: LeaseBackend, place: Place, ask: Callable[[], Granted | Lost | NeedsRange]
 ) -> Granted | Lost: ...
 def with_range(
     backend: LeaseBackend, place: Place, ask: Callable[[], Granted | Held | Lost | NeedsRange]
