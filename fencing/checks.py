@@ -1,0 +1,225 @@
+"""System checks: what would fail later, or silently protect nothing, is said before anything is written.
+
+Each id is explained in ``docs/checks.md``. Backends add their own from ``fencing.E020`` on (``LeaseBackend.check``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured
+from django.db import connections, models, router
+
+from fencing import conf
+from fencing.backends import get_backend
+from fencing.backends.base import Place
+from fencing.exceptions import LeaseBackendError
+from fencing.guards import SUPPORTED_VENDORS, FenceGuard
+from fencing.naming import owner_of, owns_token, template_fields
+
+if TYPE_CHECKING:
+    from django.apps import AppConfig
+
+    from fencing.models import FencedModel
+
+REMEDIES = {
+    "E001": "Correct the value in FENCING.",
+    "E002": 'Add FENCING["BACKENDS"]["default"]; lease() uses it where nothing else is named.',
+    "E003": 'Give the dotted path of a LeaseBackend, such as "fencing.backends.redis.RedisBackend".',
+    "E004": 'Name an alias of DATABASES in "DATABASE"; that database owns the namespace\'s numbers.',
+    "E005": 'Give each alias a "NAMESPACE" of its own; one namespace has one counter, one database and one alias.',
+    "E006": "Let the model's Meta inherit: class Meta(FencedModel.Meta), or add FencedModel.Meta.constraints to its own.",
+    "E007": "Let the model's Meta inherit: class Meta(FencedModel.Meta), or add FencedModel.Meta.constraints to its own.",
+    "E008": "Use {pk} or concrete char, integer, UUID or foreign-key fields that are not null, as plain names in braces.",
+    "E009": "Remove the model's own last_token and let it come from FencedModel.",
+    "E010": 'Set fence_using to an alias of FENCING["BACKENDS"], or remove it.',
+    "E011": "Move these models to a supported database, with a router that answers allow_migrate.",
+    "E012": "Start the lease store, or correct its address; without it no lease is granted and no fenced row is written.",
+    "W001": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
+    "W002": "Let Meta.base_manager_name name a manager that is built from FencedQuerySet, or inherit FencedModel.Meta.",
+}
+
+type_of_name = (models.CharField, models.IntegerField, models.UUIDField)
+
+
+def _error(number: str, message: str, obj: Any = None) -> Error:
+    return Error(message, hint=REMEDIES[number], obj=obj, id=f"fencing.{number}")
+
+
+def _warning(number: str, message: str, obj: Any = None) -> Warning:
+    return Warning(message, hint=REMEDIES[number], obj=obj, id=f"fencing.{number}")
+
+
+@register("fencing")
+def check_settings(**_kwargs: Any) -> list[CheckMessage]:
+    """``FENCING``: its keys and values, its backends, and that no two of them share a namespace."""
+    try:
+        backends = conf.setting().get("BACKENDS", {})
+        conf.record()
+        conf.idle_in_transaction(1.0)
+    except ImproperlyConfigured as error:
+        return [_error("E001", str(error))]
+    if not isinstance(backends, Mapping):
+        return [_error("E001", f'FENCING["BACKENDS"] must be a dictionary, not {backends!r}.')]
+    found: list[CheckMessage] = []
+    if conf.DEFAULT_ALIAS not in backends:
+        found.append(_error("E002", f'FENCING["BACKENDS"] has no alias "default"; it has: {_listed(backends)}.'))
+    sharing = defaultdict(list)
+    for alias, value in backends.items():
+        if not isinstance(value, Mapping):
+            found.append(_error("E001", f'FENCING["BACKENDS"][{alias!r}] must be a dictionary, not {value!r}.'))
+            continue
+        try:
+            config = conf.backend_config(alias)
+        except ImproperlyConfigured as error:
+            found.append(_error("E001", str(error)))
+            continue
+        sharing[config.namespace].append(alias)
+        found.extend(_check_backend(config))
+    for namespace, aliases in sharing.items():
+        if len(aliases) > 1:
+            found.append(_error("E005", f"Namespace {namespace!r} is used by several aliases: {_listed(aliases)}."))
+    return found
+
+
+def _check_backend(config: conf.BackendConfig) -> Iterator[CheckMessage]:
+    if config.database not in settings.DATABASES:
+        where = f'FENCING["BACKENDS"][{config.alias!r}]["DATABASE"]'
+        yield _error("E004", f"{where} is {config.database!r}; DATABASES has: {_listed(settings.DATABASES)}.")
+    try:
+        backend = get_backend(config.alias)
+    except ImproperlyConfigured as error:
+        yield _error("E003", str(error))
+    else:
+        yield from backend.check()
+
+
+@register("fencing", Tags.models)
+def check_models(app_configs: Sequence[AppConfig] | None = None, **_kwargs: Any) -> list[CheckMessage]:
+    """Every model that inherits ``FencedModel``: its guard, its column, its name of a resource, its managers."""
+    found: list[CheckMessage] = []
+    for model in _fenced_models(app_configs):
+        if not model._meta.proxy and owns_token(model):
+            found.extend(_check_table(model))
+        found.extend(_check_resource(model))
+        found.extend(_check_managers(model))
+    return found
+
+
+def _fenced_models(app_configs: Sequence[AppConfig] | None = None) -> Iterator[type[FencedModel]]:
+    from fencing.models import FencedModel
+
+    configs: Iterable[AppConfig] = apps.get_app_configs() if app_configs is None else app_configs
+    for config in configs:
+        for model in config.get_models():
+            if issubclass(model, FencedModel):
+                yield model
+
+
+def _check_table(model: type[FencedModel]) -> Iterator[CheckMessage]:
+    from fencing.models import FencedModel
+
+    constraints = model._meta.constraints
+    if not any(isinstance(constraint, FenceGuard) for constraint in constraints):
+        yield _error("E006", f"{model._meta.label} is fenced but its Meta lost the guard.", model)
+    conditions = [constraint.condition for constraint in constraints if isinstance(constraint, models.CheckConstraint)]
+    for wanted in FencedModel._meta.constraints:
+        if isinstance(wanted, models.CheckConstraint) and wanted.condition not in conditions:
+            yield _error("E007", f"{model._meta.label} is fenced but its Meta lost the CHECK of last_token.", model)
+    field = model._meta.get_field("last_token")
+    if not isinstance(field, models.BigIntegerField) or field.null or field.column != "last_token":
+        yield _error("E009", f"{model._meta.label}.last_token is no BigIntegerField, or is null, or renamed.", model)
+
+
+def _check_resource(model: type[FencedModel]) -> Iterator[CheckMessage]:
+    using = getattr(model, "fence_using", conf.DEFAULT_ALIAS)
+    backends = getattr(settings, "FENCING", {}).get("BACKENDS", {})
+    if using != conf.DEFAULT_ALIAS and using not in backends:
+        where = f"{model._meta.label}.fence_using"
+        yield _error("E010", f"{where} is {using!r}; FENCING has the aliases: {_listed(backends)}.", model)
+    template = getattr(model, "fence_resource", "")
+    where = f"{model._meta.label}.fence_resource {template!r}"
+    try:
+        placeholders = template_fields(template)
+    except ValueError as error:
+        yield _error("E008", f"{where}: {error}", model)
+        return
+    for placeholder in placeholders or ("pk",):
+        objection = _objection(owner_of(model), placeholder)
+        if objection:
+            yield _error("E008", f"{where}: {placeholder!r} {objection}.", model)
+
+
+def _objection(owner: type[models.Model], placeholder: str) -> str:
+    """Why this field cannot stand in a resource's name, or ""."""
+    if placeholder == "pk":
+        field: Any = owner._meta.pk
+    else:
+        try:
+            field = owner._meta.get_field(placeholder)
+        except FieldDoesNotExist:
+            return f"is no field of {owner._meta.label}, whose table has last_token"
+    if not getattr(field, "column", None):
+        return "is no concrete field"
+    if field.null:
+        return "may be null, and then the row would have no name"
+    while field.remote_field:
+        field = field.target_field
+    if not isinstance(field, type_of_name):
+        return f"is a {type(field).__name__}, whose text may differ between SQL and Python"
+    return ""
+
+
+def _check_managers(model: type[FencedModel]) -> Iterator[CheckMessage]:
+    from fencing.models import FencedQuerySet
+
+    if not isinstance(model._default_manager.get_queryset(), FencedQuerySet):
+        message = (
+            f"The default manager of {model._meta.label} is not built from FencedQuerySet: only the guard is left."
+        )
+        yield _warning("W001", message, model)
+    if not isinstance(model._base_manager.get_queryset(), FencedQuerySet):
+        message = f"The base manager of {model._meta.label} is not built from FencedQuerySet: only the guard is left."
+        yield _warning("W002", message, model)
+
+
+@register("fencing", Tags.database)
+def check_databases(databases: Sequence[str] | None = None, **_kwargs: Any) -> list[CheckMessage]:
+    """Whether the databases that fenced models live in can carry a guard."""
+    found: list[CheckMessage] = []
+    for alias in databases or ():
+        vendor = connections[alias].vendor
+        if vendor in SUPPORTED_VENDORS:
+            continue
+        there = [model._meta.label for model in _fenced_models() if router.allow_migrate_model(alias, model)]
+        if there:
+            what = f"Database {alias!r} is {vendor}, which has no guard (supported: {_listed(SUPPORTED_VENDORS)})"
+            found.append(_error("E011", f"{what}; it would hold {_listed(there)}."))
+    return found
+
+
+@register("fencing", deploy=True)
+def check_stores(**_kwargs: Any) -> list[CheckMessage]:
+    """With ``check --deploy``: whether every lease store answers."""
+    found: list[CheckMessage] = []
+    try:
+        aliases = conf.backend_aliases()
+    except ImproperlyConfigured:
+        return []  # check_settings says so
+    for alias in aliases:
+        try:
+            get_backend(alias).peek(Place(space="check", partition=0, resource="check"))
+        except ImproperlyConfigured:
+            continue
+        except LeaseBackendError as error:
+            found.append(_error("E012", f"The lease store of {alias!r} does not answer: {error}"))
+    return found
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(str, names)) or "none"
