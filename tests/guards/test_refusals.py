@@ -1,0 +1,259 @@
+"""I2 at the boundary that nobody can pass: what the triggers refuse and what they let through."""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+import weakref
+from typing import Any
+
+import pytest
+from django.db import DatabaseError, IntegrityError, connections, migrations, models, transaction
+from django.db.models import F
+from django.utils.connection import ConnectionProxy
+
+from fencing.exceptions import InvalidTokenError
+from fencing.guards import guard_name_of, lift, lifted, naming_token
+
+from .conftest import ALIAS, Steps, create_model, insert, rows, run
+
+GUARD = "shop_stock_fence"
+
+
+def refused(steps: Steps, sql: str) -> IntegrityError:
+    """Run ``sql`` in a transaction of its own and return the guard's error."""
+    with pytest.raises(IntegrityError) as caught, transaction.atomic(using=ALIAS):
+        run(steps.connection, sql)
+    assert guard_name_of(caught.value) == GUARD
+    return caught.value
+
+
+@pytest.mark.parametrize("assignment", ["quantity = 0", "quantity = 0, last_token = 5", "quantity = 0, last_token = 4"])
+def test_i2_raw_update_that_does_not_raise_last_token_is_refused(stock: Steps, assignment: str) -> None:
+    refused(stock, f"UPDATE shop_stock SET {assignment}")  # noqa: S608
+    assert rows(stock.connection, "shop_stock") == [(10, 5)]
+
+
+def test_i2_raw_update_that_raises_last_token_passes(stock: Steps) -> None:
+    assert run(stock.connection, "UPDATE shop_stock SET quantity = 7, last_token = 6") == 1
+    assert rows(stock.connection, "shop_stock") == [(7, 6)]
+
+
+def test_i2_null_as_new_token_is_refused(steps: Steps) -> None:
+    creation = create_model("Stock")
+    creation.fields = [
+        (name, models.BigIntegerField(null=True) if name == "last_token" else field) for name, field in creation.fields
+    ]
+    steps.forwards(migrations.CreateModel(creation.name, creation.fields, creation.options))
+    insert(steps.connection, "shop_stock")
+    refused(steps, "UPDATE shop_stock SET last_token = NULL")
+
+
+def test_i2_raw_delete_is_refused(stock: Steps) -> None:
+    refused(stock, "DELETE FROM shop_stock")
+    assert rows(stock.connection, "shop_stock") == [(10, 5)]
+
+
+@pytest.mark.parametrize("token", [1, 5])
+def test_i2_delete_with_a_token_that_is_not_higher_is_refused(stock: Steps, token: int) -> None:
+    refusal = pytest.raises(IntegrityError, match="fencing guard")
+    with refusal, transaction.atomic(using=ALIAS), naming_token(stock.connection, token):
+        run(stock.connection, "DELETE FROM shop_stock")
+    assert rows(stock.connection, "shop_stock") == [(10, 5)]
+
+
+def test_i2_delete_with_a_higher_token_passes(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS), naming_token(stock.connection, 6):
+        assert run(stock.connection, "DELETE FROM shop_stock") == 1
+
+
+def test_named_token_does_not_excuse_an_update(stock: Steps) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic(using=ALIAS), naming_token(stock.connection, 6):
+        run(stock.connection, "UPDATE shop_stock SET quantity = 0")
+
+
+def test_named_token_is_gone_after_its_block(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS):
+        with naming_token(stock.connection, 6):
+            pass
+        with pytest.raises(IntegrityError), transaction.atomic(using=ALIAS):
+            run(stock.connection, "DELETE FROM shop_stock")
+        with pytest.raises(ZeroDivisionError), naming_token(stock.connection, 6):
+            raise ZeroDivisionError
+        with pytest.raises(IntegrityError), transaction.atomic(using=ALIAS):
+            run(stock.connection, "DELETE FROM shop_stock")
+
+
+def test_named_tokens_nest(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS), naming_token(stock.connection, 6):
+        with naming_token(stock.connection, 2):
+            pass
+        assert run(stock.connection, "DELETE FROM shop_stock") == 1
+
+
+def test_i2_upsert_cannot_lower_last_token(stock: Steps) -> None:
+    model = stock.model("Stock")
+    upsert = {"update_conflicts": True, "unique_fields": ["id"], "update_fields": ["quantity", "last_token"]}
+    with pytest.raises(IntegrityError) as caught:
+        model.objects.using(ALIAS).bulk_create([model(id=1, sku="a", quantity=0, last_token=1)], **upsert)
+    assert guard_name_of(caught.value) == GUARD
+    assert rows(stock.connection, "shop_stock") == [(10, 5)]
+    model.objects.using(ALIAS).bulk_create([model(id=1, sku="a", quantity=3, last_token=8)], **upsert)
+    assert rows(stock.connection, "shop_stock") == [(3, 8)]
+
+
+def test_statement_over_several_rows_is_all_or_nothing(stock: Steps) -> None:
+    run(stock.connection, "INSERT INTO shop_stock (id, last_token, sku, quantity) VALUES (2, 9, 'b', 20)")
+    refused(stock, "UPDATE shop_stock SET quantity = 0, last_token = 7")
+    assert rows(stock.connection, "shop_stock") == [(10, 5), (20, 9)]
+
+
+def test_refusal_says_what_and_what_to_do(stock: Steps) -> None:
+    error = refused(stock, "UPDATE shop_stock SET quantity = 0, last_token = 4")
+    assert "unfenced(" in str(error)
+    if stock.connection.vendor == "postgresql":
+        diagnosis: Any = error.__cause__
+        assert diagnosis.diag.constraint_name == GUARD
+        assert diagnosis.diag.table_name == "shop_stock"
+        assert diagnosis.sqlstate == "23514"
+        assert 'UPDATE of table "shop_stock": last_token is 5, the new one 4' in str(error)
+        assert "TRUNCATE" in diagnosis.diag.message_hint
+
+
+def test_other_integrity_errors_are_nobodys_refusal(stock: Steps) -> None:
+    with pytest.raises(IntegrityError) as caught:
+        run(stock.connection, "INSERT INTO shop_stock (id, last_token, sku, quantity) VALUES (1, 9, 'b', 20)")
+    assert guard_name_of(caught.value) is None
+
+
+def test_sqlite_refuses_programs_without_the_functions(stock: Steps) -> None:
+    if stock.connection.vendor != "sqlite":
+        pytest.skip("the functions are SQLite's")
+    stranger = sqlite3.connect(stock.connection.settings_dict["NAME"])
+    try:
+        with pytest.raises(sqlite3.OperationalError, match="no such function"):
+            stranger.execute("UPDATE shop_stock SET quantity = 0, last_token = 9")
+    finally:
+        stranger.close()
+
+
+def test_lift_lets_everything_through_and_keeps_the_higher_number(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS), lift(stock.connection, 9):
+        assert lifted(stock.connection) == 9
+        run(stock.connection, "UPDATE shop_stock SET quantity = 0")
+    assert lifted(stock.connection) is None
+    # SQLite cannot change what the statement writes.
+    assert rows(stock.connection, "shop_stock") == [(0, 9 if stock.connection.vendor == "postgresql" else 5)]
+
+
+def test_lift_with_0_keeps_last_token(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS), lift(stock.connection, 0):
+        assert lifted(stock.connection) == 0
+        stock.model("Stock").objects.using(ALIAS).update(quantity=F("quantity") + 1)
+    assert rows(stock.connection, "shop_stock") == [(11, 5)]
+
+
+def test_postgresql_never_lowers_last_token_even_when_lifted(stock: Steps) -> None:
+    if stock.connection.vendor != "postgresql":
+        pytest.skip("SQLite cannot change what the statement writes")
+    with transaction.atomic(using=ALIAS), lift(stock.connection, 3):
+        run(stock.connection, "UPDATE shop_stock SET quantity = 0, last_token = 1")
+    assert rows(stock.connection, "shop_stock") == [(0, 5)]
+
+
+def test_lift_lets_delete_through(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS), lift(stock.connection, 0):
+        assert run(stock.connection, "DELETE FROM shop_stock") == 1
+
+
+def test_lift_nests(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS), lift(stock.connection, 9):
+        with lift(stock.connection, 12):
+            assert lifted(stock.connection) == 12
+        assert lifted(stock.connection) == 9
+        run(stock.connection, "UPDATE shop_stock SET quantity = 0")
+
+
+def test_lift_ends_with_its_block_inside_the_transaction(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS):
+        with lift(stock.connection, 9):
+            pass
+        with pytest.raises(IntegrityError), transaction.atomic(using=ALIAS):
+            run(stock.connection, "UPDATE shop_stock SET quantity = 0")
+
+
+def test_lift_ends_with_its_block_after_an_error_that_a_savepoint_absorbed(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS):
+        with pytest.raises(IntegrityError), lift(stock.connection, 9), transaction.atomic(using=ALIAS):
+            raise IntegrityError
+        with pytest.raises(IntegrityError, match="fencing guard"), transaction.atomic(using=ALIAS):
+            run(stock.connection, "UPDATE shop_stock SET quantity = 0")
+
+
+def test_lift_survives_a_failed_statement(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS):
+        with pytest.raises(DatabaseError), transaction.atomic(using=ALIAS), lift(stock.connection, 9):
+            run(stock.connection, "SELECT nonsense")
+        assert lifted(stock.connection) is None
+        with pytest.raises(IntegrityError, match="fencing guard"), transaction.atomic(using=ALIAS):
+            run(stock.connection, "UPDATE shop_stock SET quantity = 0")
+
+
+@pytest.mark.parametrize("rollback", [False, True])
+def test_lift_does_not_leak_to_the_next_transaction(stock: Steps, rollback: bool) -> None:
+    with transaction.atomic(using=ALIAS), lift(stock.connection, 9):
+        run(stock.connection, "UPDATE shop_stock SET quantity = 1")
+        transaction.set_rollback(rollback, using=ALIAS)
+    refused(stock, "UPDATE shop_stock SET quantity = 2")
+    refused(stock, "DELETE FROM shop_stock")
+
+
+def test_lift_that_is_never_left_ends_with_the_transaction(stock: Steps) -> None:
+    forgotten = lift(stock.connection, 9)
+    with transaction.atomic(using=ALIAS):
+        forgotten.__enter__()
+    assert lifted(stock.connection) is None
+    with transaction.atomic(using=ALIAS):
+        assert lifted(stock.connection) is None
+    refused(stock, "UPDATE shop_stock SET quantity = 2")
+    forgotten.__exit__(None, None, None)
+    refused(stock, "UPDATE shop_stock SET quantity = 2")
+
+
+def test_lift_is_not_seen_by_another_connection(stock: Steps) -> None:
+    other = stock.connection.copy()
+    try:
+        with transaction.atomic(using=ALIAS), lift(stock.connection, 9):
+            assert lifted(other) is None
+            with pytest.raises(IntegrityError, match="fencing guard"):
+                run(other, "UPDATE shop_stock SET quantity = 2")
+    finally:
+        other.close()
+
+
+def test_lift_and_naming_need_a_transaction(stock: Steps) -> None:
+    for telling in (lift(stock.connection, 9), naming_token(stock.connection, 9)):
+        with pytest.raises(transaction.TransactionManagementError, match="atomic"), telling:
+            pass
+
+
+@pytest.mark.parametrize("number", [-1, 2**53, 1.5, True, "7", None])
+def test_lift_and_naming_refuse_what_is_no_number(connection: Any, number: Any) -> None:
+    for telling in (lift(connection, number), naming_token(connection, number)):
+        with pytest.raises(InvalidTokenError), telling:
+            pass
+
+
+def test_connection_is_collected_although_sqlite_calls_back(stock: Steps) -> None:
+    copy = stock.connection.copy()
+    run(copy, "SELECT 1")
+    copy.close()
+    reference = weakref.ref(copy)
+    del copy
+    gc.collect()
+    assert reference() is None
+
+
+def test_django_db_proxy_is_understood(stock: Steps) -> None:
+    with transaction.atomic(using=ALIAS), lift(ConnectionProxy(connections, ALIAS), 9):  # type: ignore[arg-type]
+        assert lifted(stock.connection) == 9
