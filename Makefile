@@ -60,5 +60,5 @@ clean:
 	  fi; \
 	fi; \
 	echo "Installing what the project needs into .venv ..."; \
-	$(RUN) -m pip install --quiet --disable-pip-version-check --editable '.[test]'; \
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'; \
 	touch .venv/ready

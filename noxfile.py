@@ -1,4 +1,4 @@
-"""The test matrix for contributors: `nox` runs all of it, with an environment of its own for each session."""
+"""The test matrix for contributors who have nox (`pipx install nox`): an environment of its own for each session."""
 
 from __future__ import annotations
 

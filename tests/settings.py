@@ -10,3 +10,5 @@ from inventory_demo.settings import *  # noqa: F403
 
 # Logins of tests need no expensive hash.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.shop"]  # noqa: F405
