@@ -6,17 +6,10 @@ Keys of a namespace's partition share the hash tag ``{<space>:<partition>}``, so
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
-from importlib.resources import files
 from typing import Any
 
 from django.conf import settings
@@ -36,33 +29,12 @@ from fencing.backends.base import (
     NeedsRange,
     Place,
 )
+from fencing.backends.scripts import ACQUIRE, ADVANCE, DRAW, INSTALL, RELEASE, RENEW, REVOKE, Script
+from fencing.backends.wire import escaped, event, milliseconds, moment, packed, text, unpacked
 from fencing.exceptions import LeaseBackendError
 
 # How many keys one SCAN step looks at, and how many leases one round trip reads.
 BATCH = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """The text of a script, and the name under which the server keeps it."""
-
-    source: str
-    sha: str
-
-
-def _script(*names: str) -> Script:
-    folder = files("fencing.backends") / "scripts"
-    source = "\n".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
-    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
-
-
-ACQUIRE = _script("lease", "reign", "outbox", "acquire")
-RENEW = _script("lease", "renew")
-ADVANCE = _script("lease", "reign", "advance")
-RELEASE = _script("lease", "outbox", "release")
-REVOKE = _script("lease", "outbox", "revoke")
-DRAW = _script("reign", "draw")
-INSTALL = _script("reign", "install")
 
 
 class RedisBackend(LeaseBackend):
@@ -74,19 +46,22 @@ class RedisBackend(LeaseBackend):
     def acquire(self, place: Place, holder: str, ttl: float, info: HolderInfo) -> Granted | Held | NeedsRange:
         """See the contract: one script, one round trip."""
         keys = self._keys(place, "lease", "counter", "events")
-        reply = self._run(
-            ACQUIRE,
-            keys,
-            holder,
-            milliseconds(ttl),
-            os.urandom(8).hex(),
-            _packed(info),
-            place.resource,
-            self.events_cap,
+        reply = text(
+            self._run(
+                ACQUIRE,
+                keys,
+                holder,
+                milliseconds(ttl),
+                os.urandom(8).hex(),
+                packed(info),
+                place.resource,
+                self.events_cap,
+            )
         )
-        if text(reply[0]) != "held":
+        if not reply.startswith("held "):
             return self._issued(reply)
-        lease = self._lease(place.resource, reply[1], reply[2])
+        _, remaining, value = reply.split(" ", 2)
+        lease = self._lease(place.resource, value, int(remaining))
         return Held(holder=lease.holder, token=lease.token, remaining=lease.remaining, task_id=lease.info.task_id)
 
     def renew(self, place: Place, holder: str, ttl: float) -> bool:
@@ -95,22 +70,23 @@ class RedisBackend(LeaseBackend):
 
     def advance(self, place: Place, holder: str) -> Granted | NeedsRange | Lost:
         """See the contract. A lease of another reign is lost, also when its key came back with a lagging replica."""
-        reply = self._run(ADVANCE, self._keys(place, "lease", "counter"), holder)
-        return Lost() if text(reply[0]) == "lost" else self._issued(reply)
+        reply = text(self._run(ADVANCE, self._keys(place, "lease", "counter", "events"), holder, self.events_cap))
+        return Lost() if reply == "lost" else self._issued(reply)
 
     def release(self, place: Place, holder: str, token: int) -> bool:
         """See the contract. Works when the server is out of memory; then the end may be missing in the outbox."""
         keys = self._keys(place, "lease", "counter", "events")
-        return bool(self._run(RELEASE, keys, holder, token, place.resource, self.events_cap))
+        return bool(self._run(RELEASE, keys, holder, token, place.resource))
 
     def revoke(self, place: Place, token: int) -> bool:
         """See the contract."""
         keys = self._keys(place, "lease", "counter", "events")
-        return bool(self._run(REVOKE, keys, token, place.resource, self.events_cap))
+        return bool(self._run(REVOKE, keys, token, place.resource))
 
     def draw(self, place: Place) -> Granted | NeedsRange:
         """See the contract."""
-        return self._issued(self._run(DRAW, self._keys(place, "counter"), os.urandom(8).hex()))
+        keys = self._keys(place, "counter", "events")
+        return self._issued(text(self._run(DRAW, keys, os.urandom(8).hex(), self.events_cap)))
 
     def install(self, place: Place, reign: str, first: int, last: int) -> bool:
         """See the contract."""
@@ -122,7 +98,7 @@ class RedisBackend(LeaseBackend):
         seen: set[bytes] = set()
         batch: list[bytes] = []
         with self._errors():
-            for key in self._client.scan_iter(match=_escaped(prefix) + "*", count=BATCH):
+            for key in self._client.scan_iter(match=escaped(prefix) + "*", count=BATCH):
                 key = text(key).encode()
                 if key in seen:
                     continue
@@ -146,7 +122,7 @@ class RedisBackend(LeaseBackend):
         key = (self._prefix(space, partition) + "events").encode()
         with self._errors():
             lines = self._client.xrange(key, count=count)
-        return [_event(text(line), {text(name): text(value) for name, value in found.items()}) for line, found in lines]
+        return [event(text(line), {text(name): text(value) for name, value in found.items()}) for line, found in lines]
 
     def forget_events(self, space: str, partition: int, ids: Iterable[str]) -> None:
         """See the contract."""
@@ -219,15 +195,15 @@ class RedisBackend(LeaseBackend):
                 detail += ". Give its user +info: the scripts read `INFO replication` to notice a server that forgot."
             raise LeaseBackendError(self.config.alias, detail) from error
 
-    def _issued(self, reply: Sequence[Any]) -> Granted | NeedsRange:
-        kind, *rest = map(text, reply)
+    def _issued(self, reply: str) -> Granted | NeedsRange:
+        kind, *rest = reply.split(" ")
         if kind == "granted":
             return Granted(token=int(rest[0]), reign=rest[1])
         if kind == "needs":
             return NeedsRange(reign=rest[0], server=rest[1], next=int(rest[2]))
         raise LeaseBackendError(
             self.config.alias,
-            f"`INFO replication` reports the master_replid {rest[0]!r} instead of 40 hexadecimal digits, so a server "
+            f"`INFO replication` reports the master_replid {' '.join(rest)!r} instead of 40 hexadecimal digits, so a server "
             "that forgot could not be noticed. Use a Redis or Valkey that reports its own, without a proxy in between.",
         )
 
@@ -253,50 +229,6 @@ class RedisBackend(LeaseBackend):
             holder=holder,
             token=int(token),
             remaining=max(remaining, 0) / 1000,
-            granted_at=_moment(granted),
-            info=_unpacked(info),
+            granted_at=moment(granted),
+            info=unpacked(info),
         )
-
-
-def text(value: bytes | str | int) -> str:
-    """A reply as text, whether the client decodes replies or not."""
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def milliseconds(ttl: float) -> int:
-    """``ttl`` seconds in the store's unit, rounded up: a lease must not end before its holder thinks so."""
-    return max(1, math.ceil(ttl * 1000))
-
-
-def _moment(unix_milliseconds: str) -> datetime:
-    return datetime.fromtimestamp(int(unix_milliseconds) / 1000, UTC)
-
-
-def _packed(info: HolderInfo) -> str:
-    if not (info.task_id or info.task_name):
-        return ""
-    return json.dumps([info.task_id, info.task_name], separators=(",", ":"))
-
-
-def _unpacked(info: str) -> HolderInfo:
-    if not info:
-        return HolderInfo()
-    task_id, task_name = json.loads(info)
-    return HolderInfo(task_id=task_id, task_name=task_name)
-
-
-def _event(line: str, found: dict[str, str]) -> GrantEvent:
-    return GrantEvent(
-        id=line,
-        kind=found["kind"],  # type: ignore[arg-type]
-        token=int(found["token"]),
-        resource=found["resource"],
-        holder=found["holder"],
-        at=_moment(line.partition("-")[0]),
-        ttl=int(found.get("ttl", 0)) / 1000,
-        info=_unpacked(found.get("info", "")),
-    )
-
-
-def _escaped(prefix: str) -> str:
-    return re.sub(r"([*?\[\]\\])", r"\\\1", prefix)

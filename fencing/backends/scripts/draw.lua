@@ -1,6 +1,6 @@
--- KEYS: counter   ARGV: offer of a reign
-local token, reign = issue(KEYS[1], ARGV[1])
+-- KEYS: counter, events   ARGV: offer of a reign, cap of the outbox
+local token, reign = issue(KEYS[1], KEYS[2], ARGV[2], ARGV[1])
 if not token then
   return reign
 end
-return {'granted', token, reign}
+return 'granted ' .. token .. ' ' .. reign

@@ -6,3 +6,8 @@ local function parts_of(lease)
     return string.match(lease, '^(%d+) (%S+) (%S+) ')
   end
 end
+
+local function now_in_milliseconds()
+  local time = redis.call('TIME')
+  return time[1] .. string.sub(string.format('%06d', time[2]), 1, 3)
+end

@@ -4,14 +4,17 @@
 -- and dropped (lines that the outbox's cap has dropped). master_replid is new at every start of a primary and at
 -- every promotion: a hash that another server wrote is no base to count on.
 
+-- This server's master_replid, or what stands in its place.
 local function this_server()
-  return string.match(redis.call('INFO', 'replication'), 'master_replid:(%S*)') or ''
+  local info = redis.call('INFO', 'replication')
+  local _, before = string.find(info, 'master_replid:', 1, true)
+  return before and string.match(info, '^%S*', before + 1) or ''
 end
 
 -- The reply that refuses to count, or nil if `server` identifies this server.
 local function unusable(server)
   if #server ~= 40 or string.find(server, '%X') then
-    return {'unusable', server}
+    return 'unusable ' .. server
   end
 end
 
@@ -30,16 +33,20 @@ local function begin_reign(counter, server, offer, next)
 end
 
 -- The next number as a string, because a Lua number is a double; or nil and the reply that asks for a range.
-local function count(counter, state)
-  if tonumber(state.next) > tonumber(state.ceiling) then
-    return nil, {'needs', state.reign, state.server, state.next}
+local function count(counter, events, cap, state)
+  local next = tonumber(state.next)
+  if next > tonumber(state.ceiling) then
+    return nil, 'needs ' .. state.reign .. ' ' .. state.server .. ' ' .. state.next
   end
   redis.call('HINCRBY', counter, 'next', 1)
+  if next % TRIM_EVERY == 0 then
+    trim(events, counter, cap)
+  end
   return state.next
 end
 
 -- The next number and its reign, in a new reign where this server did not write the hash; or nil and a reply.
-local function issue(counter, offer)
+local function issue(counter, events, cap, offer)
   local server = this_server()
   local refusal = unusable(server)
   if refusal then
@@ -49,6 +56,6 @@ local function issue(counter, offer)
   if state.server ~= server or not state.reign then
     state = begin_reign(counter, server, offer, state.next)
   end
-  local token, reply = count(counter, state)
+  local token, reply = count(counter, events, cap, state)
   return token, reply or state.reign
 end

@@ -1,10 +1,10 @@
--- KEYS: lease, counter, events   ARGV: holder, token, resource, cap of the outbox
+-- KEYS: lease, counter, events   ARGV: holder, token, resource
 local token, holder = parts_of(redis.call('GET', KEYS[1]))
 local ours = holder == ARGV[1]
 if ours then
   -- First of all: without memory for the outbox the lease must end nevertheless.
   redis.call('DEL', KEYS[1])
 end
-note(KEYS[3], KEYS[2], tonumber(ARGV[4]), 'kind', ours and 'released' or 'lost', 'token', ours and token or ARGV[2],
+note(KEYS[3], KEYS[2], 'kind', ours and 'released' or 'lost', 'token', ours and token or ARGV[2],
   'resource', ARGV[3], 'holder', ARGV[1])
 return ours and 1 or 0

@@ -1,0 +1,29 @@
+"""The Redis backend's scripts: each the parts that it needs, joined, and sent by its hash."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The text of a script, and the name under which the server keeps it."""
+
+    source: str
+    sha: str
+
+
+def _script(*names: str) -> Script:
+    source = "\n".join((files(__name__) / f"{name}.lua").read_text("utf-8") for name in names)
+    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+ACQUIRE = _script("outbox", "reign", "lease", "acquire")
+RENEW = _script("lease", "renew")
+ADVANCE = _script("outbox", "reign", "lease", "advance")
+RELEASE = _script("outbox", "lease", "release")
+REVOKE = _script("outbox", "lease", "revoke")
+DRAW = _script("outbox", "reign", "draw")
+INSTALL = _script("outbox", "reign", "install")
