@@ -1,0 +1,268 @@
+"""Fenced writes of many rows, deletes, and inserts: the steps of ``writes``, all or nothing in one transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import F, Model, QuerySet, Value
+from django.db.models.deletion import Collector
+from django.db.models.functions import Greatest
+
+from fencing import history
+from fencing.exceptions import (
+    LeaseRequiredError,
+    ResourceMismatchError,
+    RowMissingError,
+    StaleReadError,
+    StaleWriteError,
+    WriteRejectedError,
+)
+from fencing.guards import lifted, naming_token
+from fencing.leases import Lease, find_lease, held_leases
+from fencing.naming import ModelFence, fence_of
+from fencing.writes import Verdict, attempt, bound_idling, pass_resource, plain, record_unfenced, refused, take_write_lock
+
+# Models whose rows a delete under way has locked and judged already.
+_judged: ContextVar[frozenset[type[Model]]] = ContextVar("fencing_judged", default=frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class LockedRow:
+    """A matched row, locked until the end of the transaction."""
+
+    pk: Any
+    seen: int
+    resource: str
+
+
+class Refusal(Exception):
+    """Undoes the open steps; ``fenced_steps`` turns it into the public error once nothing of them is left."""
+
+    def __init__(
+        self, kind: type[WriteRejectedError], lease: Lease, tried: history.Attempt, what: str = "", *, passed: bool = True
+    ) -> None:
+        super().__init__(kind, lease, tried, what, passed)
+        self.kind = kind
+        self.lease = lease
+        self.tried = tried
+        self.what = what
+        self.passed = passed
+
+
+@contextmanager
+def fenced_steps(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """A transaction for the steps of one fenced write; a refusal undoes it first and is recorded then."""
+    try:
+        with transaction.atomic(using=connection.alias):
+            take_write_lock(connection)
+            yield
+    except Refusal as refusal:
+        verdict = Verdict(seen=refusal.tried.seen, passed=refusal.passed, accepted=False)
+        raise refused(refusal.kind, refusal.lease, connection, refusal.tried, verdict, what=refusal.what) from None
+
+
+def lock_rows(connection: BaseDatabaseWrapper, fence: ModelFence, matched: Any) -> list[LockedRow]:
+    """Lock the rows whose keys are in ``matched`` (a list, or a queryset of keys), in the order of their keys."""
+    rows = plain(fence.owner, connection.alias).filter(pk__in=matched).order_by("pk").select_for_update(no_key=True)
+    wanted = tuple(dict.fromkeys(("pk", "last_token", *fence.attributes)))
+    return [
+        LockedRow(row["pk"], row["last_token"], fence.name(row)) for row in rows.values(*wanted)
+    ]
+
+
+def leases_for(fence: ModelFence, rows: Sequence[LockedRow], what: str) -> list[tuple[Lease, list[LockedRow]]]:
+    """The held lease of each resource that the rows belong to, with its rows, in the order of the names.
+
+    Raises:
+        LeaseRequiredError: no lease of the model's backend is held.
+        ResourceMismatchError: one of the rows belongs to a resource that is not held.
+    """
+    groups: defaultdict[str, list[LockedRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.resource].append(row)
+    held = [lease for lease in held_leases() if lease.using == fence.using]
+    chosen = []
+    for resource in sorted(groups):
+        lease = find_lease(resource, fence.using)
+        if lease is None and not held:
+            raise LeaseRequiredError(resource, [other.resource for other in held_leases()], what)
+        if lease is None:
+            detail = f"{len(groups[resource])} of {len(rows)} matched rows"
+            raise ResourceMismatchError(", ".join(one.resource for one in held), resource, detail)
+        chosen.append((lease, groups[resource]))
+    return chosen
+
+
+def admit(
+    connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, rows: Sequence[LockedRow], action: str,
+    pins: Mapping[Any, int] | None = None,
+) -> int:
+    """Judge locked rows and pass their resource; the number that they may be written with.
+
+    Raises:
+        Refusal: one of the rows is stale, or is not the one that was read, or a newer holder came first.
+    """
+    token = lease.unused_number()
+    stale = [row for row in rows if row.seen >= token]
+    moved = [row for row in rows if pins is not None and pins[row.pk] != row.seen]
+    first = (stale or moved or list(rows))[0]
+    tried = attempt(lease, fence, first.pk, token, action=action, seen=max(row.seen for row in stale or moved or rows))
+    if stale:
+        raise Refusal(StaleWriteError, lease, tried, f"{len(stale)} of {len(rows)} rows of {fence.label}")
+    if moved:
+        raise Refusal(StaleReadError, lease, tried, f"{len(moved)} of {len(rows)} rows of {fence.label}")
+    if not pass_resource(connection, lease):
+        raise Refusal(StaleWriteError, lease, tried, f"{len(rows)} rows of {fence.label}", passed=False)
+    return token
+
+
+def update_rows(queryset: QuerySet[Any], values: Mapping[str, Any], pins: dict[Any, int] | None = None) -> int:
+    """``QuerySet.update`` under the leases of the matched rows; ``pins`` are the tokens that were read, by key.
+
+    Runs inside ``fenced_steps``. What ``pins`` held is replaced by the numbers that the rows carry now.
+    """
+    fence, connection = fence_of(queryset.model), _connection(queryset)
+    number = lifted(connection)
+    rows = lock_rows(connection, fence, _keys(queryset))
+    if number is not None:
+        count = _plain_update(queryset, {**values, "last_token": Greatest(F("last_token"), Value(number))})
+        record_unfenced(connection, fence, [(row.pk, row.resource) for row in rows], number, "update")
+        return count
+    count = 0
+    for lease, group in leases_for(fence, rows, f"QuerySet.update() of {fence.label}"):
+        bound_idling(connection, lease)
+        token = admit(connection, fence, lease, group, "update", pins)
+        keys = [row.pk for row in group]
+        count += _plain_update(queryset.filter(pk__in=keys, last_token__lt=token), {**values, "last_token": token})
+        _record(connection, fence, lease, group, token, "update")
+        if pins is not None:
+            pins.update(dict.fromkeys(keys, token))
+    return count
+
+
+def ensure_all_there(queryset: QuerySet[Any], pins: Mapping[Any, int]) -> None:
+    """Raise a refusal for the first object of a ``bulk_update`` whose row is gone."""
+    fence, connection = fence_of(queryset.model), _connection(queryset)
+    there = {row.pk for row in lock_rows(connection, fence, list(pins))}
+    for key in pins:
+        if key not in there and (lease := next(iter(held_leases()), None)) is not None:
+            tried = attempt(lease, fence, key, lease.newest_token, action="update", seen=None)
+            raise Refusal(RowMissingError, lease, tried, f"{len(pins) - len(there)} of {len(pins)} rows of {fence.label}")
+
+
+def ensure_there(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any) -> None:
+    """Raise a refusal if the row is gone; if it is there, it is locked now."""
+    if not lock_rows(connection, fence, [pk]):
+        tried = attempt(lease, fence, pk, lease.newest_token, action="delete", seen=None)
+        raise Refusal(RowMissingError, lease, tried)
+
+
+def delete_rows(
+    connection: BaseDatabaseWrapper, objects: Any, origin: Any, *, keep_parents: bool = False
+) -> tuple[int, dict[str, int]]:
+    """Delete what Django would delete for ``objects``, every fenced row of it under the lease of its resource.
+
+    Runs inside ``fenced_steps``. The number is named to the guard, which judges every single row once more.
+    """
+    collector = Collector(using=connection.alias, origin=origin)
+    collector.collect(objects, keep_parents=keep_parents)
+    reached = [(model, [one.pk for one in instances]) for model, instances in collector.data.items()]
+    reached += [(queryset.model, _keys(queryset)) for queryset in collector.fast_deletes if _is_fenced(queryset.model)]
+    with ExitStack() as stack:
+        tell = [
+            _admit_delete(connection, model, matched, stack) for model, matched in reached if _owns(model)
+        ]
+        judged = frozenset(fence_of(model).owner for model, _matched in reached if _owns(model))
+        stack.callback(_judged.reset, _judged.set(_judged.get() | judged))
+        result = collector.delete()
+        for record in tell:
+            record()
+    return result
+
+
+def _admit_delete(connection: BaseDatabaseWrapper, model: type[Model], matched: Any, stack: ExitStack) -> Any:
+    """Judge the rows of one model that are to be deleted and name the number; what records them afterwards."""
+    fence = fence_of(model)
+    rows = lock_rows(connection, fence, matched)
+    number = lifted(connection)
+    if number is not None:
+        return lambda: record_unfenced(connection, fence, [(r.pk, r.resource) for r in rows], number, "delete")
+    admitted = []
+    for lease, group in leases_for(fence, rows, f"deleting {fence.label}"):
+        bound_idling(connection, lease)
+        admitted.append((lease, group, admit(connection, fence, lease, group, "delete")))
+    if admitted:
+        named = max(token for _lease, _group, token in admitted)
+        stack.enter_context(naming_token(connection, named))
+
+    def record() -> None:
+        for lease, group, token in admitted:
+            _record(connection, fence, lease, group, token, "delete")
+
+    return record
+
+
+def raw_delete(queryset: QuerySet[Any], using: str) -> int:
+    """Django's fast delete of a cascade: judged here unless the delete that it belongs to has judged it."""
+    fence, connection = fence_of(queryset.model), _connection(queryset.using(using))
+    if fence.owner in _judged.get() or not queryset.exists():
+        return _plain_raw_delete(queryset, using)
+    with fenced_steps(connection), ExitStack() as stack:
+        record = _admit_delete(connection, queryset.model, _keys(queryset), stack)
+        count = _plain_raw_delete(queryset, using)
+        record()
+    return count
+
+
+def admit_insert(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any) -> int:
+    """Pass the resource for an INSERT under ``lease``, inside ``fenced_steps``; the number that the row gets."""
+    bound_idling(connection, lease)
+    token = lease.number_above(0)
+    if not pass_resource(connection, lease):
+        raise Refusal(StaleWriteError, lease, attempt(lease, fence, pk, token, action="insert", seen=None), passed=False)
+    return token
+
+
+def _record(
+    connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, rows: Iterable[LockedRow], token: int, action: str
+) -> None:
+    lease.accepted += 1
+    history.record(
+        connection, [attempt(lease, fence, row.pk, token, action=action, seen=row.seen) for row in rows]
+    )
+    for row in rows:
+        lease.refused.pop(f"{fence.label} {row.pk}", None)
+
+
+def _connection(queryset: QuerySet[Any]) -> BaseDatabaseWrapper:
+    queryset._for_write = True  # type: ignore[attr-defined]
+    return connections[queryset.db]
+
+
+def _keys(queryset: QuerySet[Any]) -> QuerySet[Any]:
+    """The keys of the matched rows, as a subquery."""
+    return queryset.order_by().values("pk")
+
+
+def _plain_update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:
+    return QuerySet.update(queryset, **values)
+
+
+def _plain_raw_delete(queryset: QuerySet[Any], using: str) -> int:
+    return QuerySet._raw_delete(queryset, using)  # type: ignore[attr-defined,no-any-return]
+
+
+def _is_fenced(model: type[Model]) -> bool:
+    return any(field.attname == "last_token" for field in model._meta.concrete_fields) and hasattr(model, "fence_name")
+
+
+def _owns(model: type[Model]) -> bool:
+    """Whether deleting from this model's own table deletes the row that carries the token."""
+    return _is_fenced(model) and fence_of(model).owner is model._meta.concrete_model

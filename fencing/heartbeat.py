@@ -1,0 +1,96 @@
+"""Two daemon threads per process that call jobs when they are due: one renews leases, one does chores.
+
+They are apart because a database that hangs must not cost anybody a lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from time import monotonic
+
+logger = logging.getLogger("fencing")
+
+LINGER = 5.0
+AGAIN = 1.0
+
+Job = Callable[[], float | None]
+
+
+@dataclass(slots=True)
+class _Entry:
+    due: float
+    job: Job
+
+
+class Schedule:
+    """Calls each job when it is due; the job answers in how many seconds again, or None for never.
+
+    The thread starts with the first job and ends some seconds after the last. A forked child starts empty: it holds
+    nothing of its parent's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._start_empty()
+        os.register_at_fork(after_in_child=self._start_empty)
+
+    def _start_empty(self) -> None:
+        self._changed = threading.Condition()
+        self._entries: dict[Hashable, _Entry] = {}
+        self._thread: threading.Thread | None = None
+
+    def add(self, key: Hashable, job: Job, delay: float) -> None:
+        """Call ``job`` in ``delay`` seconds; a job already known under ``key`` stays as it is."""
+        with self._changed:
+            if key not in self._entries:
+                self._entries[key] = _Entry(monotonic() + delay, job)
+                self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def remove(self, key: Hashable) -> None:
+        """Forget the job under ``key``; one that is running just now finishes."""
+        with self._changed:
+            self._entries.pop(key, None)
+
+    def _run(self) -> None:
+        while (found := self._next()) is not None:
+            key, entry = found
+            try:
+                delay = entry.job()
+            except Exception:
+                logger.exception("A job of %s failed; it is tried again", self._name)
+                delay = AGAIN
+            with self._changed:
+                if self._entries.get(key) is entry:
+                    if delay is None:
+                        del self._entries[key]
+                    else:
+                        entry.due = monotonic() + delay
+
+    def _next(self) -> tuple[Hashable, _Entry] | None:
+        """The next due job, waited for; None when there was none for a while, and then the thread ends."""
+        idle_since = monotonic()
+        with self._changed:
+            while True:
+                now = monotonic()
+                if self._entries:
+                    idle_since = now
+                    key, entry = min(self._entries.items(), key=lambda item: item[1].due)
+                    if entry.due <= now:
+                        return key, entry
+                    self._changed.wait(entry.due - now)
+                elif now - idle_since >= LINGER:
+                    self._thread = None
+                    return None
+                else:
+                    self._changed.wait(LINGER)
+
+
+beats = Schedule("fencing-heartbeat")
+chores = Schedule("fencing-chores")

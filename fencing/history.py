@@ -1,0 +1,177 @@
+"""History: what was attempted on fenced rows (``FencedWrite``), and the grants from the stores' outboxes (``TokenGrant``)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from django.db import DatabaseError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
+
+from fencing import conf
+from fencing.backends import get_backend
+from fencing.backends.base import GrantEvent
+from fencing.connections import autocommit, in_test_environment, in_user_transaction
+from fencing.exceptions import FencingError
+from fencing.heartbeat import chores
+from fencing.tables import quoted
+from fencing.tokens import place_of
+
+logger = logging.getLogger("fencing")
+
+ACCEPTED = "accepted"
+COLLECT_EVERY = 1.0
+COLLECT_BATCH = 500
+
+_waiting: WeakKeyDictionary[BaseDatabaseWrapper, list[Attempt]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One row of ``FencedWrite`` to be; its fields are the table's columns, but for the time."""
+
+    namespace: str
+    token: int
+    grant_token: int
+    resource: str
+    model: str = ""
+    object_pk: str = ""
+    action: str
+    outcome: str
+    seen: int | None = None
+    operation: str = ""
+    note: str = ""
+
+    def row(self) -> tuple[Any, ...]:
+        """The values in the order of ``columns()``, with texts cut to what the columns hold."""
+        values = {**dict(zip(_NAMES, astuple(self), strict=True))}
+        values["object_pk"] = self.object_pk[:200]
+        values["note"] = self.note[:400]
+        return (*values.values(),)
+
+
+_NAMES = tuple(field.name for field in fields(Attempt))
+
+
+def columns() -> str:
+    """The columns of ``FencedWrite`` that a row of an attempt fills, the time last."""
+    return ", ".join((*_NAMES, "at"))
+
+
+def wanted(outcome: str) -> bool:
+    """Whether the setting RECORD keeps attempts with this outcome."""
+    kept = conf.record()
+    return kept == "all" or (kept == "refused" and outcome != ACCEPTED)
+
+
+def record(connection: BaseDatabaseWrapper, attempts: Iterable[Attempt]) -> None:
+    """Write attempts on ``connection``, in whatever transaction is open there."""
+    rows = [attempt.row() for attempt in attempts if wanted(attempt.outcome)]
+    if not rows:
+        return
+    now = connection.ops.adapt_datetimefield_value(timezone.now())
+    marks = ", ".join(["%s"] * (len(_NAMES) + 1))
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            f"INSERT INTO {quoted('FencedWrite')} ({columns()}) VALUES ({marks})", [(*row, now) for row in rows]
+        )
+
+
+def record_refusal(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
+    """Write a refused attempt so that it survives the caller's rollback, and never raise for it.
+
+    On a database with a single writer it waits until the connection is outside a transaction.
+    """
+    if not wanted(attempt.outcome):
+        return
+    if connection.vendor == "sqlite" and in_user_transaction(connection):
+        _waiting.setdefault(connection, []).append(attempt)
+        return
+    try:
+        with autocommit(connection.alias) as own:
+            record(own, [attempt])
+    except (DatabaseError, FencingError):
+        logger.exception("A refused write could not be recorded: %r", attempt)
+
+
+def write_waiting(connection: BaseDatabaseWrapper) -> None:
+    """Write the refusals that waited for the end of this connection's transaction, if it has ended."""
+    if not in_user_transaction(connection) and (attempts := _waiting.pop(connection, None)):
+        for attempt in attempts:
+            record_refusal(connection, attempt)
+
+
+def write_all_waiting() -> None:
+    """``write_waiting`` for every connection of this thread."""
+    for connection in connections.all(initialized_only=True):
+        write_waiting(connection)
+
+
+def collect(using: str = conf.DEFAULT_ALIAS, *, batch: int = COLLECT_BATCH) -> int:
+    """Move the grant events of one lease backend into ``TokenGrant``; say how many there were.
+
+    Read, insert or merge by (namespace, token), commit, then delete: several collectors at a time and crashes in
+    between only repeat themselves.
+    """
+    backend = get_backend(using)
+    config = backend.config
+    place = place_of(backend, "collect")
+    collected = 0
+    for partition in range(config.partitions):
+        while events := backend.read_events(place.space, partition, batch):
+            with autocommit(config.database) as connection:
+                _merge(connection, config.namespace, events)
+            backend.forget_events(place.space, partition, [event.id for event in events])
+            collected += len(events)
+            if len(events) < batch:
+                break
+        if dropped := backend.dropped_events(place.space, partition):
+            logger.warning("%d grant events of backend %r were dropped at the outbox's cap", dropped, using)
+    return collected
+
+
+def collect_soon(using: str) -> None:
+    """Collect in the background in a moment; never in Django's test environment, whose databases come and go."""
+    if not in_test_environment():
+        chores.add(("collect", using), lambda: _collect_quietly(using), COLLECT_EVERY)
+
+
+def _collect_quietly(using: str) -> None:
+    try:
+        collect(using)
+    except (DatabaseError, FencingError):
+        logger.warning("Grant events of backend %r could not be collected now; they stay in the store", using, exc_info=True)
+
+
+def _merge(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[GrantEvent]) -> None:
+    """Insert or complete the grants' rows in the order of their tokens, so that two collectors do not deadlock."""
+    adapt = connection.ops.adapt_datetimefield_value
+    grants = quoted("TokenGrant")
+    granted = sorted((e for e in events if e.kind == "granted"), key=lambda e: e.token)
+    ended = sorted((e for e in events if e.kind != "granted"), key=lambda e: e.token)
+    with connection.cursor() as cursor:
+        for event in granted:
+            cursor.execute(
+                f"INSERT INTO {grants} (namespace, token, resource, holder, task_id, task_name, ttl, granted_at, ended) "
+                "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, '') ON CONFLICT (namespace, token) DO UPDATE SET "
+                "task_id = excluded.task_id, task_name = excluded.task_name, ttl = excluded.ttl, "
+                "granted_at = excluded.granted_at",
+                [namespace, event.token, event.resource, event.holder, event.info.task_id, event.info.task_name,
+                 event.ttl, adapt(event.at)],
+            )
+            cursor.execute(
+                f"UPDATE {grants} SET ended = 'expired', ended_at = %s "
+                "WHERE namespace = %s AND resource = %s AND token < %s AND ended = ''",
+                [adapt(event.at), namespace, event.resource, event.token],
+            )
+        for event in ended:
+            cursor.execute(
+                f"INSERT INTO {grants} (namespace, token, resource, holder, task_id, task_name, ttl, ended_at, ended) "
+                "VALUES (%s, %s, %s, %s, '', '', 0, %s, %s) ON CONFLICT (namespace, token) DO UPDATE SET "
+                "ended_at = excluded.ended_at, ended = excluded.ended",
+                [namespace, event.token, event.resource, event.holder, adapt(event.at), event.kind],
+            )

@@ -1,0 +1,62 @@
+"""``unfenced()``: the only way round the fence, for maintenance; in a transaction, and on record."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import DEFAULT_DB_ALIAS, connections, transaction
+
+from fencing import conf, history, tokens
+from fencing.backends import get_backend
+from fencing.guards import lift, lifted
+from fencing.history import Attempt
+
+MAX_REASON = 300
+
+
+@contextmanager
+def unfenced(
+    reason: str, *, using: str = conf.DEFAULT_ALIAS, database: str = DEFAULT_DB_ALIAS
+) -> Iterator[int]:
+    """Lift the fence for the block, in a transaction: ``with unfenced("correct the stock after the audit"):``
+
+    ORM writes in the block need no lease and carry the namespace's next number, which the block gets, so that a
+    holder who read before notices. Nested blocks share the outer one's number.
+
+    Args:
+        reason: why; it goes to the history with who did it.
+        using: alias of the lease backend whose number is taken. With the store unreachable, the database gives one.
+        database: alias of the database whose rows are written.
+
+    Raises:
+        ValueError: no reason.
+    """
+    if not isinstance(reason, str) or not reason.strip() or len(reason) > MAX_REASON:
+        raise ValueError(f"unfenced() needs a reason of 1 to {MAX_REASON} characters, not {reason!r}.")
+    connection = connections[database]
+    outer = lifted(connection)
+    backend = get_backend(using)
+    number = outer if outer else tokens.draw(backend, "unfenced")
+    with transaction.atomic(using=database), lift(connection, number):
+        history.record(
+            connection,
+            [
+                Attempt(
+                    namespace=backend.config.namespace, token=number, grant_token=number, resource="unfenced",
+                    action="unfenced", outcome="unfenced", note=f"{reason} ({who()})",
+                )
+            ],
+        )
+        yield number
+
+
+def who() -> str:
+    """The user and process that is at work here, for the history."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{os.uname().nodename} pid {os.getpid()}"

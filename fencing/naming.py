@@ -1,0 +1,168 @@
+"""Names of resources: made from a call's arguments, or from a row's values, in one way everywhere."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from functools import cache
+from string import Formatter
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from fencing.conf import MAX_RESOURCE_LENGTH
+
+if TYPE_CHECKING:
+    from django.db.models import Model
+
+NAMEABLE = (str, int, UUID, Decimal, date)
+
+
+def check_resource(name: object) -> str:
+    """``name``, if it can name a resource.
+
+    Raises:
+        TypeError: it is no string.
+        ValueError: it is empty, longer than 200 characters, or holds a character that no database keeps.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"A resource is named by a string or a fenced model instance, not by {name!r}.")
+    if not name:
+        raise ValueError("A resource needs a name; this one is empty.")
+    if len(name) > MAX_RESOURCE_LENGTH:
+        raise ValueError(f"A resource's name has at most {MAX_RESOURCE_LENGTH} characters; {name[:40]!r}… has {len(name)}.")
+    if "\0" in name or not name.isprintable():
+        raise ValueError(f"A resource's name holds printable characters only; {name!r} does not.")
+    return name
+
+
+@cache
+def template_fields(template: str) -> tuple[str, ...]:
+    """The placeholders of ``template`` in order: plain names in braces, no format specs, no conversions.
+
+    Raises:
+        ValueError: a placeholder is more than a plain name.
+    """
+    found = []
+    for _literal, field, spec, conversion in Formatter().parse(template):
+        if field is None:
+            continue
+        if spec or conversion or not field.isidentifier():
+            raise ValueError(f"Placeholder {field!r} of {template!r} must be a plain name, without format or conversion.")
+        found.append(field)
+    return tuple(found)
+
+
+def nameable(value: object, placeholder: str, template: str) -> str:
+    """``value`` as text for a name.
+
+    Raises:
+        TypeError: it has no stable text, as None, a float, or an object.
+        ValueError: its text is empty: two different calls would share a name.
+    """
+    if isinstance(value, bool) or not isinstance(value, NAMEABLE):
+        raise TypeError(f"{placeholder}={value!r} cannot stand in the resource {template!r}; use a str, int, UUID or date.")
+    text = str(value)
+    if not text:
+        raise ValueError(f"{placeholder} is empty, so the resource {template!r} would not name anything.")
+    return text
+
+
+def render(template: str, values: Mapping[str, object]) -> str:
+    """The name that ``template`` gives with ``values``.
+
+    Raises:
+        TypeError, ValueError: a placeholder has no value, or one without a stable text, or the name is unusable.
+    """
+    texts = {}
+    for field in template_fields(template):
+        if field not in values:
+            raise TypeError(f"The resource {template!r} needs {field!r}, which is no argument of the call.")
+        texts[field] = nameable(values[field], field, template)
+    return check_resource(template.format(**texts))
+
+
+def resource_of_call(
+    resource: str | Callable[..., str], function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> str:
+    """The resource of one call of ``function``: the same name however the arguments are written."""
+    if callable(resource):
+        return check_resource(resource(*args, **kwargs))
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return render(resource, bound.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFence:
+    """How the rows of one fenced model are fenced.
+
+    Attributes:
+        owner: the concrete model whose table has ``last_token``; proxies and children share it.
+        template: the name's template.
+        fields: placeholder to attribute name, ``{"pk": "id"}``.
+        using: alias of the lease backend.
+        inserts: whether creating a row needs a lease.
+    """
+
+    owner: type[Model]
+    template: str
+    fields: tuple[tuple[str, str], ...]
+    using: str
+    inserts: bool
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes that the name is made of."""
+        return tuple(attribute for _placeholder, attribute in self.fields)
+
+    @property
+    def key(self) -> str:
+        """The attribute that holds the row's primary key."""
+        return self.owner._meta.pk.attname
+
+    @property
+    def label(self) -> str:
+        """``app_label.model_name`` of the owner, as the history shows it."""
+        return self.owner._meta.label_lower
+
+    def name(self, values: Mapping[str, object]) -> str:
+        """The resource of a row with these attribute values."""
+        return render(self.template, {placeholder: values[attribute] for placeholder, attribute in self.fields})
+
+
+@cache
+def fence_of(model: type[Model]) -> ModelFence:
+    """The fence of a model that inherits ``FencedModel``."""
+    owner = owner_of(model)
+    template = getattr(model, "fence_resource", "") or f"{owner._meta.label_lower}:{{pk}}"
+    fields = []
+    for placeholder in template_fields(template):
+        field = owner._meta.pk if placeholder == "pk" else owner._meta.get_field(placeholder)
+        fields.append((placeholder, getattr(field, "attname", placeholder)))
+    return ModelFence(
+        owner=owner,
+        template=template,
+        fields=tuple(fields),
+        using=getattr(model, "fence_using", "default"),
+        inserts=getattr(model, "fence_inserts", False),
+    )
+
+
+def owner_of(model: type[Model]) -> type[Model]:
+    """The concrete model whose own table has the column ``last_token``."""
+    return model._meta.get_field("last_token").model  # type: ignore[return-value]
+
+
+def owns_token(model: type[Model]) -> bool:
+    """Whether ``last_token`` stands in this model's own table."""
+    return any(field.attname == "last_token" for field in model._meta.local_concrete_fields)
+
+
+def name_of_new(instance: Model) -> str:
+    """The resource of an instance that is to be created; "" while its key, and so its name, is unknown."""
+    fence = fence_of(type(instance))
+    values = {attribute: getattr(instance, attribute) for attribute in fence.attributes}
+    return "" if None in values.values() else fence.name(values)

@@ -1,0 +1,240 @@
+"""``FencedQuerySet``: every bulk path of the ORM is fenced, and no read leaves out what the fence compares."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, TypeVar
+
+from django.db import IntegrityError, NotSupportedError, connections, models, router
+
+from fencing import bulkwrites, history
+from fencing.bulkwrites import Refusal, fenced_steps
+from fencing.exceptions import LeaseRequiredError, StaleReadError, StaleWriteError
+from fencing.guards import guard_name_of, lifted
+from fencing.leases import Lease, find_lease, held_leases
+from fencing.naming import fence_of, name_of_new
+from fencing.writes import attempt, record_unfenced
+
+M = TypeVar("M", bound=models.Model)
+
+
+class FencedQuerySet(models.QuerySet[M]):
+    """A queryset whose writes need the leases of the rows that they match; all of them, or nothing is written."""
+
+    _fence_pins: dict[Any, int] | None = None
+
+    @property
+    def db(self) -> str:
+        """The alias to use; under a lease reads come from where the writes go, never from a replica that lags."""
+        if self._db or self._for_write or not held_leases():  # type: ignore[attr-defined]
+            return str(super().db)
+        return str(router.db_for_write(self.model, **self._hints))  # type: ignore[attr-defined]
+
+    def _clone(self) -> Any:
+        clone = super()._clone()  # type: ignore[misc]
+        clone._fence_pins = self._fence_pins
+        return clone
+
+    def only(self, *fields: Any) -> Any:
+        """Django's, with ``last_token`` and what the resource's name is made of: those come from the row's own read."""
+        return super().only(*dict.fromkeys((*fields, *self._never_deferred())))
+
+    def defer(self, *fields: Any) -> Any:
+        """Django's, but ``last_token`` and what the resource's name is made of stay."""
+        kept = self._never_deferred()
+        return super().defer(*(field for field in fields if field not in kept))
+
+    def _never_deferred(self) -> tuple[str, ...]:
+        fence = fence_of(self.model)
+        return ("last_token", *(fence.owner._meta.get_field(one).name for one in fence.attributes))
+
+    def update(self, **kwargs: Any) -> int:
+        """Update the matched rows under their leases: all of them, or none.
+
+        Raises:
+            LeaseRequiredError: rows match and no lease is held.
+            ResourceMismatchError: a matched row belongs to a resource that is not held.
+            StaleWriteError: a matched row, or its resource, has seen a newer token.
+        """
+        if "last_token" in kwargs:
+            raise TypeError("last_token is set by the fence; leave it out of update().")
+        if self.query.is_sliced:
+            raise TypeError("Cannot update a query once a slice has been taken.")
+        if self._fence_pins is not None:
+            return bulkwrites.update_rows(self, kwargs, self._fence_pins)
+        if self._nothing_to_write("QuerySet.update()"):
+            return 0
+        with fenced_steps(self._write_connection()):
+            return bulkwrites.update_rows(self, kwargs)
+
+    update.alters_data = True  # type: ignore[attr-defined]
+
+    def bulk_update(self, objs: Iterable[M], fields: Iterable[str], batch_size: int | None = None) -> int:
+        """Django's, each object compared with what was read of it; see ``update`` for what is raised.
+
+        Raises:
+            StaleReadError: an object is no longer the row that was read.
+            RowMissingError: an object's row is gone.
+        """
+        objs, fields = tuple(objs), tuple(fields)
+        if "last_token" in fields:
+            raise TypeError("last_token is set by the fence; leave it out of bulk_update().")
+        connection = self._write_connection()
+        if not objs or lifted(connection) is not None or any(obj.pk is None for obj in objs):
+            return super().bulk_update(objs, fields, batch_size)
+        if not held_leases():
+            raise LeaseRequiredError("", (), f"bulk_update() of {self.model._meta.label}")
+        pins = {obj.pk: _pin_of(obj) for obj in objs}
+        tied = self._chain()  # type: ignore[attr-defined]
+        tied._fence_pins = pins
+        with fenced_steps(connection):
+            bulkwrites.ensure_all_there(tied, pins)
+            count = super(FencedQuerySet, tied).bulk_update(objs, fields, batch_size)
+        for obj in objs:
+            obj._fence_accept(pins[obj.pk])  # type: ignore[attr-defined]
+        return int(count)
+
+    bulk_update.alters_data = True  # type: ignore[attr-defined]
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete the matched rows, and what Django deletes with them, under their leases: all of them, or none.
+
+        Raises: as ``update``.
+        """
+        if self._is_odd_for_delete() or self._nothing_to_write("QuerySet.delete()"):
+            return super().delete()
+        connection = self._write_connection()
+        with fenced_steps(connection):
+            keys = [row.pk for row in bulkwrites.lock_rows(connection, fence_of(self.model), self._keys())]
+            matched = self.model._base_manager.using(connection.alias).filter(pk__in=keys)
+            result = bulkwrites.delete_rows(connection, matched, self)
+        self._result_cache = None
+        return result
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
+
+    def _raw_delete(self, using: str) -> int:
+        return bulkwrites.raw_delete(self, using)
+
+    def bulk_create(
+        self,
+        objs: Iterable[M],
+        batch_size: int | None = None,
+        ignore_conflicts: bool = False,
+        update_conflicts: bool = False,
+        update_fields: Collection[str] | None = None,
+        unique_fields: Collection[str] | None = None,
+    ) -> list[M]:
+        """Django's; objects whose resource is held pass it and carry its token, the others start at 0.
+
+        With ``update_conflicts`` every object needs its lease, and ``unique_fields`` must hold what the resource's
+        name is made of, so that the row in conflict is of the same resource.
+
+        Raises:
+            LeaseRequiredError: a lease is needed and not held.
+            NotSupportedError: ``unique_fields`` do not decide the resource.
+            StaleWriteError: a newer holder came first; nothing was written.
+        """
+        objs = list(objs)
+        connection = self._write_connection()
+        options: dict[str, Any] = {
+            "batch_size": batch_size, "ignore_conflicts": ignore_conflicts, "update_conflicts": update_conflicts,
+            "update_fields": update_fields, "unique_fields": unique_fields,
+        }
+        if update_conflicts:
+            options["update_fields"] = [*(update_fields or ()), "last_token"]
+            self._ensure_conflicts_share_resource(unique_fields or ())
+        number = lifted(connection)
+        if number is not None:
+            return self._bulk_create_unfenced(objs, number, options)
+        leases = [self._lease_to_create(obj, needed=update_conflicts) for obj in objs]
+        with fenced_steps(connection):
+            return self._bulk_create_fenced(objs, leases, options)
+
+    bulk_create.alters_data = True  # type: ignore[attr-defined]
+
+    def _bulk_create_fenced(self, objs: list[M], leases: list[Lease | None], options: dict[str, Any]) -> list[M]:
+        fence, connection = fence_of(self.model), self._write_connection()
+        tokens: dict[Lease, int] = {}
+        for lease in sorted({lease for lease in leases if lease}, key=lambda one: one.resource):
+            tokens[lease] = lease.unused_number()
+            bulkwrites.admit_insert(connection, fence, lease, "")
+        before = [obj.last_token for obj in objs]  # type: ignore[attr-defined]
+        for obj, lease in zip(objs, leases, strict=True):
+            obj.last_token = tokens[lease] if lease else 0  # type: ignore[attr-defined]
+        try:
+            created = super().bulk_create(objs, **options)
+        except BaseException as error:
+            for obj, token in zip(objs, before, strict=True):
+                obj.last_token = token  # type: ignore[attr-defined]
+            if isinstance(error, IntegrityError) and guard_name_of(error) and tokens:
+                lease, token = next(iter(tokens.items()))
+                tried = attempt(lease, fence, "", token, action="upsert", seen=None)
+                raise Refusal(StaleWriteError, lease, tried, f"upsert of {len(objs)} rows of {fence.label}") from error
+            raise
+        written = [(obj, lease) for obj, lease in zip(created, leases, strict=True) if lease]
+        history.record(
+            connection,
+            [attempt(lease, fence, obj.pk, tokens[lease], action="insert", seen=None) for obj, lease in written],
+        )
+        for obj in created:
+            obj._fence_accept(obj.last_token)  # type: ignore[attr-defined]
+        return created
+
+    def _bulk_create_unfenced(self, objs: list[M], number: int, options: dict[str, Any]) -> list[M]:
+        for obj in objs:
+            obj.last_token = number  # type: ignore[attr-defined]
+        created = super().bulk_create(objs, **options)
+        named = [(obj.pk, name_of_new(obj)) for obj in created]
+        record_unfenced(self._write_connection(), fence_of(self.model), named, number, "insert")
+        return created
+
+    def _ensure_conflicts_share_resource(self, unique_fields: Collection[str]) -> None:
+        fence, meta = fence_of(self.model), self.model._meta
+        decided = {meta.pk.attname if one == "pk" else meta.get_field(one).attname for one in unique_fields}  # type: ignore[union-attr]
+        if not set(fence.attributes) <= decided:
+            raise NotSupportedError(
+                f"bulk_create(update_conflicts=True) of {meta.label} needs unique_fields that hold "
+                f"{', '.join(fence.attributes)}: else the row in conflict could belong to another resource."
+            )
+
+    def _lease_to_create(self, obj: M, *, needed: bool) -> Lease | None:
+        fence = fence_of(self.model)
+        name = name_of_new(obj)
+        lease = find_lease(name, fence.using) if name else None
+        if lease is None and (needed or fence.inserts):
+            raise LeaseRequiredError(name, [one.resource for one in held_leases()], f"bulk_create() of {fence.label}")
+        return lease
+
+    def _nothing_to_write(self, what: str) -> bool:
+        """Without a lease: whether no row matches; LeaseRequiredError if one does."""
+        connection = self._write_connection()
+        if lifted(connection) is not None or held_leases():
+            return False
+        if self.using(connection.alias).exists():
+            raise LeaseRequiredError("", (), f"{what} of {self.model._meta.label}")
+        return True
+
+    def _is_odd_for_delete(self) -> bool:
+        """Whether Django is going to refuse the delete anyway, with a message of its own."""
+        odd: Sequence[Any] = (self.query.is_sliced, self.query.distinct_fields, self.query.combinator, self._fields is not None)  # type: ignore[attr-defined]
+        return any(odd)
+
+    def _keys(self) -> Any:
+        return self.order_by().values("pk")
+
+    def _write_connection(self) -> Any:
+        self._for_write = True
+        return connections[self.db]
+
+
+def _pin_of(obj: Any) -> int:
+    """The token that was read with an object; StaleReadError if it was not read."""
+    pin: int | None = obj._fence_pin
+    if pin is None:
+        raise StaleReadError(obj.fence_name(), 0, None, f"{obj._meta.label} {obj.pk} was not read with its last_token")
+    return pin
+
+
+FencedManager = models.Manager.from_queryset(FencedQuerySet, "FencedManager")

@@ -1,0 +1,20 @@
+"""The one way for modules below ``models`` to reach the tables: through the app registry, when it is ready."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.apps import apps
+
+if TYPE_CHECKING:
+    from django.db.models import Model
+
+
+def table(name: str) -> type[Model]:
+    """The model ``fencing.<name>``: TokenRange, Reign, TokenGrant, FencedWrite, FencedResource or Operation."""
+    return apps.get_model("fencing", name)
+
+
+def quoted(name: str) -> str:
+    """The quoted name of the table behind ``fencing.<name>``; our own names need no escaping."""
+    return f'"{table(name)._meta.db_table}"'

@@ -1,0 +1,351 @@
+"""``lease.atomic()``: transactions that take effect only if no newer holder has begun, and operations that happen once.
+
+The *begin* passes the resource's row in a statement of its own, before the transaction opens: from then on nothing
+older lands, so what the body reads stays true, and no lock is held until the body's first write. The *end* holds the
+resource's row, before the commit, where holder and count of begins are still this transaction's, and inserts the
+operation's key. Both decide in the database; nothing here looks at a clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
+
+from fencing import conf, history, signals
+from fencing.connections import autocommit, in_testcase, in_user_transaction
+from fencing.exceptions import (
+    AlreadyAppliedError,
+    LeaseInsideTransactionError,
+    LeaseLostError,
+    OperationMismatchError,
+    StaleWriteError,
+)
+from fencing.history import Attempt
+from fencing.tables import quoted
+
+if TYPE_CHECKING:
+    from fencing.leases import Lease
+
+_open: WeakKeyDictionary[BaseDatabaseWrapper, list[FencedTransaction]] = WeakKeyDictionary()
+
+# 55P03 lock_not_available, 25P03 idle_in_transaction_session_timeout: the time that the lease had is over.
+OUT_OF_TIME = frozenset({"55P03", "25P03"})
+
+
+class FencedTransaction:
+    """A context manager; ``lease.atomic()`` makes it.
+
+    Attributes:
+        lease: the lease that it runs under.
+        operation: the key, or None.
+        result: what later callers of the same operation get; set it in the body. JSON must hold it.
+    """
+
+    def __init__(
+        self, lease: Lease, *, operation: str | None = None, using: str | None = None, task: str = "", digest: str = ""
+    ) -> None:
+        self.lease = lease
+        self.operation = None if operation is None else check_operation(operation)
+        self.result: Any = None
+        self._using = using or DEFAULT_DB_ALIAS
+        self._task = task
+        self._digest = digest
+        self._begins = 0
+        self._joined = False
+        self._earlier: frozenset[int] = frozenset()
+        self._atomic: AbstractContextManager[None] = nullcontext()
+
+    def __enter__(self) -> FencedTransaction:
+        self.lease.ensure_mine()
+        self._earlier = frozenset(map(id, self.lease.refused.values()))
+        connection = connections[self._using]
+        outer = fenced_transaction(connection, self.lease)
+        if outer is not None:
+            self._joined = True
+            self._begins = outer._begins
+            self._refuse_repetition(connection)
+        else:
+            self._begin(connection)
+        self._atomic = transaction.atomic(using=self._using)
+        self._atomic.__enter__()
+        _open.setdefault(connection, []).append(self)
+        try:
+            self._bound_waits(connection)
+        except BaseException as error:
+            self._close(connection, error)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        connection = connections[self._using]
+        if error is None:
+            try:
+                self._end(connection)
+            except BaseException as refusal:
+                self._close(connection, refusal)
+                raise self._after_rollback(connection, refusal) from refusal.__cause__
+        self._close(connection, error)
+        if isinstance(error, DatabaseError) and sqlstate(error) in OUT_OF_TIME:
+            raise self._out_of_time(error) from error
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``function`` in this transaction, at most once per operation, and return the recorded result."""
+        try:
+            with self:
+                self.result = function(*args, **kwargs)
+        except AlreadyAppliedError as applied:
+            if applied.operation != self.operation:
+                raise
+            return applied.result
+        return self.result
+
+    def _begin(self, connection: BaseDatabaseWrapper) -> None:
+        """Pass the resource's row and look the operation up, on the connection on which that must happen."""
+        with self._begin_connection(connection) as beginning:
+            try:
+                begins = pass_to_begin(beginning, self.lease)
+            except DatabaseError as error:
+                if sqlstate(error) in OUT_OF_TIME:
+                    raise self._out_of_time(error) from error
+                raise
+            seen = seen_token(beginning, self.lease) if begins is None else None
+        if begins is None:
+            raise self._refused(connection, seen, "begin")
+        self._begins = begins
+        self._refuse_repetition(connection)
+
+    def _begin_connection(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[BaseDatabaseWrapper]:
+        if not in_user_transaction(connection):
+            return nullcontext(connection)
+        if _open.get(connection) and connection.vendor != "sqlite":
+            # Another lease's transaction is open: its lock must not last as long as that one's.
+            return autocommit(self._using)
+        if not (self.lease.allow_in_transaction or _open.get(connection)):
+            raise LeaseInsideTransactionError(self.lease.resource, f"a transaction is open on {self._using!r}")
+        ensure_first_statement(connection, self.lease)
+        return nullcontext(connection)
+
+    def _refuse_repetition(self, connection: BaseDatabaseWrapper) -> None:
+        """Raise AlreadyAppliedError if the operation is recorded: early, the end decides."""
+        if self.operation is None:
+            return
+        found = recorded_operation(connection, self.lease, self._task, self.operation)
+        if found is not None:
+            raise self._duplicate(connection, *found)
+
+    def _duplicate(self, connection: BaseDatabaseWrapper, digest: str, result: Any) -> Exception:
+        operation = self.operation or ""
+        if digest != self._digest:
+            return OperationMismatchError(operation, f"arguments {digest[:12]}", f"arguments {self._digest[:12]}")
+        history.record_refusal(connection, self._attempt("duplicate", None, "once"))
+        return AlreadyAppliedError(operation, result)
+
+    def _bound_waits(self, connection: BaseDatabaseWrapper) -> None:
+        """Nobody waits inside for longer than the lease has, and nobody sleeps for longer on rows it has written."""
+        if connection.vendor != "postgresql" or in_testcase(connection):
+            return
+        idle = conf.idle_in_transaction(self.lease.ttl)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config('lock_timeout', %s, true)" + (f", {IDLE_BOUND}" if idle else ""),
+                [milliseconds(self.lease.remaining())] + ([milliseconds(idle)] * 2 if idle else []),
+            )
+
+    def _end(self, connection: BaseDatabaseWrapper) -> None:
+        """Hold the resource's row as it was at the begin, and take the operation's key; raise if either is refused."""
+        result = as_json(self.result)
+        self._raise_swallowed()
+        if not hold_to_end(connection, self.lease, self._begins):
+            raise StaleWriteError(self.lease.resource, self.lease.token, None, "transaction")
+        if self.operation is not None and not self._take_key(connection, result):
+            raise AlreadyAppliedError(self.operation)
+        self.result = json.loads(result)
+
+    def _raise_swallowed(self) -> None:
+        """A refusal that the body caught and did not mend is still a refusal of the whole."""
+        for refusal in self.lease.refused.values():
+            if id(refusal) not in self._earlier:
+                raise refusal
+
+    def _take_key(self, connection: BaseDatabaseWrapper, result: str) -> bool:
+        lease = self.lease
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"INSERT INTO {quoted('Operation')} "
+                "(namespace, resource, task, key, digest, token, result, applied_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) "
+                "ON CONFLICT (namespace, resource, task, key) DO NOTHING RETURNING token",
+                [lease.namespace, lease.resource, self._task, self.operation, self._digest, lease.token, result,
+                 connection.ops.adapt_datetimefield_value(timezone.now())],
+            )
+            return cursor.fetchone() is not None
+
+    def _after_rollback(self, connection: BaseDatabaseWrapper, refusal: BaseException) -> BaseException:
+        """The refusal with what a fresh look says about it, recorded; other errors as they are."""
+        if isinstance(refusal, AlreadyAppliedError):
+            found = recorded_operation(connection, self.lease, self._task, refusal.operation)
+            return self._duplicate(connection, *found) if found else refusal
+        if isinstance(refusal, StaleWriteError) and refusal.what == "transaction":
+            return self._refused(connection, seen_token(connection, self.lease), "end")
+        if isinstance(refusal, DatabaseError) and sqlstate(refusal) in OUT_OF_TIME:
+            return self._out_of_time(refusal)
+        return refusal
+
+    def _refused(self, connection: BaseDatabaseWrapper, seen: int | None, action: str) -> StaleWriteError:
+        error = StaleWriteError(self.lease.resource, self.lease.token, seen, "transaction")
+        history.record_refusal(connection, self._attempt("stale", seen, action))
+        signals.announce(signals.write_rejected, type(self.lease), lease=self.lease, error=error)
+        if seen is not None:
+            self.lease.catch_up(seen)
+        return error
+
+    def _attempt(self, outcome: str, seen: int | None, action: str) -> Attempt:
+        lease = self.lease
+        return Attempt(
+            namespace=lease.namespace, token=lease.token, grant_token=lease.token, resource=lease.resource,
+            action=action, outcome=outcome, seen=seen, operation=self.operation or "",
+        )
+
+    def _out_of_time(self, error: BaseException) -> LeaseLostError:
+        lease = self.lease
+        return LeaseLostError(lease.resource, lease.token, f"its time ran out inside the transaction ({error})".rstrip())
+
+    def _close(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
+        """Commit, or roll back for ``error``, and write what waited for that."""
+        _open[connection].remove(self)
+        if not self._joined and error is not None:
+            self.lease.refused.clear()
+        try:
+            self._atomic.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        finally:
+            history.write_waiting(connection)
+
+
+def fenced_transaction(connection: BaseDatabaseWrapper, lease: Lease) -> FencedTransaction | None:
+    """The open transaction of ``lease`` on ``connection``: row statements in it need no lock, its end decides."""
+    return next((one for one in _open.get(connection, ()) if one.lease is lease), None)
+
+
+def pass_to_begin(connection: BaseDatabaseWrapper, lease: Lease) -> int | None:
+    """Raise the resource's row to the lease's token and count the begin; None if somebody newer was there."""
+    table = quoted("FencedResource")
+    bound, params = "", []
+    if connection.vendor == "postgresql" and not in_testcase(connection):
+        bound = "WITH bound AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true)) "
+        params = [milliseconds(lease.remaining())]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"{bound}INSERT INTO {table} (namespace, name, last_token, holder, begins) "
+            f"SELECT %s, %s, %s, %s, 1 {'FROM bound ' if bound else ''}WHERE true "
+            "ON CONFLICT (namespace, name) DO UPDATE SET last_token = excluded.last_token, "
+            f"holder = excluded.holder, begins = {table}.begins + 1 WHERE {table}.last_token < excluded.last_token "
+            f"OR ({table}.last_token = excluded.last_token AND {table}.holder = excluded.holder) RETURNING begins",
+            [*params, lease.namespace, lease.resource, lease.token, lease.holder],
+        )
+        row = cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+def hold_to_end(connection: BaseDatabaseWrapper, lease: Lease, begins: int) -> bool:
+    """Hold the resource's row until the commit, if holder and begins are still what the begin left."""
+    table = quoted("FencedResource")
+    mine = "namespace = %s AND name = %s AND holder = %s AND last_token = %s AND begins = %s"
+    with connection.cursor() as cursor:
+        if connection.features.has_select_for_update:
+            cursor.execute(f"SELECT 1 FROM {table} WHERE {mine} FOR SHARE", [*_row_of(lease), begins])
+            return cursor.fetchone() is not None
+        cursor.execute(f"UPDATE {table} SET begins = begins WHERE {mine}", [*_row_of(lease), begins])
+        return bool(cursor.rowcount == 1)
+
+
+def _row_of(lease: Lease) -> list[Any]:
+    return [lease.namespace, lease.resource, lease.holder, lease.token]
+
+
+def seen_token(connection: BaseDatabaseWrapper, lease: Lease) -> int | None:
+    """The highest token that the resource has seen, by a fresh look."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT last_token FROM {quoted('FencedResource')} WHERE namespace = %s AND name = %s",
+            [lease.namespace, lease.resource],
+        )
+        row = cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+def recorded_operation(
+    connection: BaseDatabaseWrapper, lease: Lease, task: str, operation: str
+) -> tuple[str, Any] | None:
+    """The digest and the result that are recorded for an operation, or None."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT digest, CAST(result AS text) FROM {quoted('Operation')} "
+            "WHERE namespace = %s AND resource = %s AND task = %s AND key = %s",
+            [lease.namespace, lease.resource, task, operation],
+        )
+        row = cursor.fetchone()
+    return None if row is None else (row[0], json.loads(row[1]))
+
+
+def ensure_first_statement(connection: BaseDatabaseWrapper, lease: Lease) -> None:
+    """Under REPEATABLE READ or stricter a begin must come before the snapshot, or the body reads what is old."""
+    if connection.vendor != "postgresql" or in_testcase(connection):
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        level = cursor.fetchone()[0]
+        if level not in ("repeatable read", "serializable"):
+            return
+        try:
+            # PostgreSQL itself refuses this once a snapshot has been taken.
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        except DatabaseError as error:
+            raise LeaseInsideTransactionError(
+                lease.resource, f"under {level.upper()} the begin must be the transaction's first statement"
+            ) from error
+
+
+# The user's own bound stays if it is the tighter one.
+IDLE_BOUND = (
+    "set_config('idle_in_transaction_session_timeout', "
+    "CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval BETWEEN interval '1 ms' AND %s::interval "
+    "THEN current_setting('idle_in_transaction_session_timeout') ELSE %s END, true)"
+)
+
+
+def milliseconds(seconds: float) -> str:
+    """``seconds`` as PostgreSQL takes them; at least 1 ms, because 0 means no bound at all."""
+    return f"{max(1, round(seconds * 1000))}ms"
+
+
+def sqlstate(error: BaseException) -> str:
+    """The SQLSTATE of a database error, or ""."""
+    return str(getattr(error.__cause__, "sqlstate", None) or "")
+
+
+def check_operation(operation: object) -> str:
+    """``operation``, if it can be a key; TypeError or ValueError otherwise."""
+    if not isinstance(operation, str):
+        raise TypeError(f"An operation's key is a string, not {operation!r}.")
+    if not operation or len(operation) > conf.MAX_OPERATION_LENGTH or "\0" in operation:
+        raise ValueError(
+            f"An operation's key has 1 to {conf.MAX_OPERATION_LENGTH} characters and no NUL; {operation[:40]!r} has {len(operation)}."
+        )
+    return operation
+
+
+def as_json(result: Any) -> str:
+    """``result`` as JSON text; TypeError if JSON cannot hold it."""
+    try:
+        return json.dumps(result, allow_nan=False)
+    except ValueError as error:
+        raise TypeError(f"JSON cannot hold the result {result!r}: {error}.") from error
