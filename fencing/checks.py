@@ -19,13 +19,14 @@ from fencing import conf
 from fencing.backends import get_backend
 from fencing.backends.base import Place
 from fencing.exceptions import LeaseBackendError
+from fencing.fields import TokenField
 from fencing.guards import SUPPORTED_VENDORS, FenceGuard
+from fencing.models import FencedModel
 from fencing.naming import owner_of, owns_token, template_fields
+from fencing.querysets import FencedQuerySet
 
 if TYPE_CHECKING:
     from django.apps import AppConfig
-
-    from fencing.models import FencedModel
 
 REMEDIES = {
     "E001": "Correct the value in FENCING.",
@@ -34,17 +35,16 @@ REMEDIES = {
     "E004": 'Name an alias of DATABASES in "DATABASE"; that database owns the namespace\'s numbers.',
     "E005": 'Give each alias a "NAMESPACE" of its own; one namespace has one counter, one database and one alias.',
     "E006": "Let the model's Meta inherit: class Meta(FencedModel.Meta), or add FencedModel.Meta.constraints to its own.",
-    "E007": "Let the model's Meta inherit: class Meta(FencedModel.Meta), or add FencedModel.Meta.constraints to its own.",
+    "E007": "Remove the model's own last_token and let it come from FencedModel.",
     "E008": "Use {pk} or concrete char, integer, UUID or foreign-key fields that are not null, as plain names in braces.",
-    "E009": "Remove the model's own last_token and let it come from FencedModel.",
-    "E010": 'Set fence_using to an alias of FENCING["BACKENDS"], or remove it.',
-    "E011": "Move these models to a supported database, with a router that answers allow_migrate.",
-    "E012": "Start the lease store, or correct its address; without it no lease is granted and no fenced row is written.",
+    "E009": 'Set fence_using to an alias of FENCING["BACKENDS"], or remove it.',
+    "E010": "Move these models to a supported database, with a router that answers allow_migrate.",
+    "E011": "Start the lease store, or correct its address; without it no lease is granted and no fenced row is written.",
     "W001": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
     "W002": "Let Meta.base_manager_name name a manager that is built from FencedQuerySet, or inherit FencedModel.Meta.",
 }
 
-type_of_name = (models.CharField, models.IntegerField, models.UUIDField)
+NAMING_FIELDS = (models.CharField, models.IntegerField, models.UUIDField)
 
 
 def _error(number: str, message: str, obj: Any = None) -> Error:
@@ -112,8 +112,6 @@ def check_models(app_configs: Sequence[AppConfig] | None = None, **_kwargs: Any)
 
 
 def _fenced_models(app_configs: Sequence[AppConfig] | None = None) -> Iterator[type[FencedModel]]:
-    from fencing.models import FencedModel
-
     configs: Iterable[AppConfig] = apps.get_app_configs() if app_configs is None else app_configs
     for config in configs:
         for model in config.get_models():
@@ -122,27 +120,19 @@ def _fenced_models(app_configs: Sequence[AppConfig] | None = None) -> Iterator[t
 
 
 def _check_table(model: type[FencedModel]) -> Iterator[CheckMessage]:
-    from fencing.models import FencedModel
-
-    constraints = model._meta.constraints
-    if not any(isinstance(constraint, FenceGuard) for constraint in constraints):
+    if not any(isinstance(constraint, FenceGuard) for constraint in model._meta.constraints):
         yield _error("E006", f"{model._meta.label} is fenced but its Meta lost the guard.", model)
-    conditions = [constraint.condition for constraint in constraints if isinstance(constraint, models.CheckConstraint)]
-    for wanted in FencedModel._meta.constraints:
-        if isinstance(wanted, models.CheckConstraint) and wanted.condition not in conditions:
-            yield _error("E007", f"{model._meta.label} is fenced but its Meta lost the CHECK of last_token.", model)
-    field = model._meta.get_field("last_token")
-    if not isinstance(field, models.BigIntegerField) or field.null or field.column != "last_token":
-        yield _error("E009", f"{model._meta.label}.last_token is no BigIntegerField, or is null, or renamed.", model)
+    field: Any = model._meta.get_field("last_token")
+    if not isinstance(field, TokenField) or field.null or field.column != "last_token":
+        yield _error("E007", f"{model._meta.label}.last_token is no TokenField, or may be null, or is renamed.", model)
 
 
 def _check_resource(model: type[FencedModel]) -> Iterator[CheckMessage]:
-    using = getattr(model, "fence_using", conf.DEFAULT_ALIAS)
-    backends = getattr(settings, "FENCING", {}).get("BACKENDS", {})
-    if using != conf.DEFAULT_ALIAS and using not in backends:
+    using, aliases = model.fence_using, _aliases()
+    if using != conf.DEFAULT_ALIAS and using not in aliases:
         where = f"{model._meta.label}.fence_using"
-        yield _error("E010", f"{where} is {using!r}; FENCING has the aliases: {_listed(backends)}.", model)
-    template = getattr(model, "fence_resource", "")
+        yield _error("E009", f"{where} is {using!r}; FENCING has the aliases: {_listed(aliases)}.", model)
+    template = model.fence_resource
     where = f"{model._meta.label}.fence_resource {template!r}"
     try:
         placeholders = template_fields(template)
@@ -164,20 +154,18 @@ def _objection(owner: type[models.Model], placeholder: str) -> str:
             field = owner._meta.get_field(placeholder)
         except FieldDoesNotExist:
             return f"is no field of {owner._meta.label}, whose table has last_token"
-    if not getattr(field, "column", None):
+    if field not in owner._meta.concrete_fields:
         return "is no concrete field"
     if field.null:
         return "may be null, and then the row would have no name"
     while field.remote_field:
         field = field.target_field
-    if not isinstance(field, type_of_name):
+    if not isinstance(field, NAMING_FIELDS):
         return f"is a {type(field).__name__}, whose text may differ between SQL and Python"
     return ""
 
 
 def _check_managers(model: type[FencedModel]) -> Iterator[CheckMessage]:
-    from fencing.models import FencedQuerySet
-
     if not isinstance(model._default_manager.get_queryset(), FencedQuerySet):
         message = (
             f"The default manager of {model._meta.label} is not built from FencedQuerySet: only the guard is left."
@@ -199,7 +187,7 @@ def check_databases(databases: Sequence[str] | None = None, **_kwargs: Any) -> l
         there = [model._meta.label for model in _fenced_models() if router.allow_migrate_model(alias, model)]
         if there:
             what = f"Database {alias!r} is {vendor}, which has no guard (supported: {_listed(SUPPORTED_VENDORS)})"
-            found.append(_error("E011", f"{what}; it would hold {_listed(there)}."))
+            found.append(_error("E010", f"{what}; it would hold {_listed(there)}."))
     return found
 
 
@@ -207,18 +195,22 @@ def check_databases(databases: Sequence[str] | None = None, **_kwargs: Any) -> l
 def check_stores(**_kwargs: Any) -> list[CheckMessage]:
     """With ``check --deploy``: whether every lease store answers."""
     found: list[CheckMessage] = []
-    try:
-        aliases = conf.backend_aliases()
-    except ImproperlyConfigured:
-        return []  # check_settings says so
-    for alias in aliases:
+    for alias in _aliases():
         try:
             get_backend(alias).peek(Place(space="check", partition=0, resource="check"))
         except ImproperlyConfigured:
-            continue
+            continue  # check_settings says so
         except LeaseBackendError as error:
-            found.append(_error("E012", f"The lease store of {alias!r} does not answer: {error}"))
+            found.append(_error("E011", f"The lease store of {alias!r} does not answer: {error}"))
     return found
+
+
+def _aliases() -> list[str]:
+    """The aliases in ``FENCING``; none of a setting that cannot be read, which is the business of check_settings."""
+    try:
+        return conf.backend_aliases()
+    except (ImproperlyConfigured, TypeError):
+        return []
 
 
 def _listed(names: Iterable[str]) -> str:

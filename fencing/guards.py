@@ -47,6 +47,16 @@ class _Creation(Statement):
     """The DDL of a guard, recognisable while it waits in a schema editor."""
 
 
+class _Nothing(Statement):
+    """Answered where there is nothing to create: not None, which CREATE TABLE with parameters would defer and run."""
+
+    def __init__(self) -> None:
+        super().__init__("SELECT 1")
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class FenceGuard(BaseConstraint):
     """The triggers of one fenced table, on PostgreSQL and SQLite.
 
@@ -62,10 +72,10 @@ class FenceGuard(BaseConstraint):
         # Triggers that are only deferred follow SQLite's rebuilt table to its final name.
         schema_editor.deferred_sql.extend(self._creation(model, schema_editor))
 
-    def create_sql(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement | None:  # type: ignore[override]
-        """The script that installs the triggers; None where ``last_token`` stands in a parent's table."""
+    def create_sql(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:  # type: ignore[override]
+        """The script that installs the triggers; a false one where ``last_token`` stands in a parent's table."""
         # Only PostgreSQL comes here, and its script is one statement; SQLite rebuilds the table.
-        return next(iter(self._creation(model, schema_editor)), None)
+        return next(iter(self._creation(model, schema_editor)), _Nothing())
 
     def remove_sql(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement | None:  # type: ignore[override]
         """The script that drops the triggers; None where there are none."""
@@ -168,7 +178,7 @@ def guard_name_of(error: IntegrityError) -> str | None:
 
 
 @contextmanager
-def _told(connection: BaseDatabaseWrapper, setting: Setting, number: int, *, at_least: int) -> Iterator[None]:
+def _told(connection: BaseDatabaseWrapper, setting: Setting, number: Any, *, at_least: int) -> Iterator[None]:
     if isinstance(number, bool) or not isinstance(number, int) or not at_least <= number <= MAX_TOKEN:
         raise InvalidTokenError(number)
     if not connection.in_atomic_block:

@@ -46,7 +46,7 @@ class Unfenced(SeparateDatabaseAndState):
         """Whether all of the operations do."""
         return all(operation.reduces_to_sql for operation in self.operations)
 
-    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:  # type: ignore[override]
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         """The arguments, for the migration writer."""
         return (self.__class__.__qualname__, [self.operations], {})
 
@@ -69,10 +69,10 @@ class Unfenced(SeparateDatabaseAndState):
         return f"Unfenced: {'; '.join(operation.describe() for operation in self.operations)}"
 
     @property
-    def migration_name_fragment(self) -> str | None:
-        """The first operation's."""
+    def migration_name_fragment(self) -> str:
+        """The first one that an operation has, or ""."""
         fragments = (operation.migration_name_fragment for operation in self.operations)
-        return next((fragment for fragment in fragments if fragment), None)
+        return next((fragment for fragment in fragments if fragment), "")
 
 
 @contextmanager

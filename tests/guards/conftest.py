@@ -67,7 +67,7 @@ class Steps:
 
     def forwards(self, *operations: Operation, atomic: bool = True) -> None:
         """Apply one migration with these operations."""
-        migration = Migration(f"{len(self.done):04}", "shop")
+        migration: Any = Migration(f"{len(self.done):04}", "shop")
         migration.operations = list(operations)
         migration.atomic = atomic
         before = self.states[-1].clone()
