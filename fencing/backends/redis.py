@@ -35,6 +35,8 @@ from fencing.exceptions import LeaseBackendError
 
 # How many keys one SCAN step looks at, and how many leases one round trip reads.
 BATCH = 500
+# How servers say that the user may not run a command which a script calls: Valkey, and Redis until and since 7.0.
+FORBIDDEN = ("ACL failure", "can't run this command", "NOPERM")
 
 
 class RedisBackend(LeaseBackend):
@@ -152,10 +154,11 @@ class RedisBackend(LeaseBackend):
         return []
 
     @cached_property
-    def _client(self) -> Any:
+    def _connected(self) -> tuple[Any, str]:
+        """The client of the cache alias, and the prefix of its keys."""
         cache = self.config.cache
         try:
-            return get_redis_connection(cache)
+            return get_redis_connection(cache), str(caches[cache].key_prefix)
         except InvalidCacheBackendError as error:
             raise LeaseBackendError(self.config.alias, f"CACHES has no usable alias {cache!r}: {error}") from error
         except NotImplementedError as error:
@@ -165,12 +168,12 @@ class RedisBackend(LeaseBackend):
             detail = f'CACHES[{cache!r}]["LOCATION"] is not an address of a Redis.'
             raise LeaseBackendError(self.config.alias, detail) from None
 
-    @cached_property
-    def _key_prefix(self) -> str:
-        return str(caches[self.config.cache].key_prefix)
+    @property
+    def _client(self) -> Any:
+        return self._connected[0]
 
     def _prefix(self, space: str, partition: int) -> str:
-        return f"{self._key_prefix}fencing:{{{space}:{partition}}}:"
+        return f"{self._connected[1]}fencing:{{{space}:{partition}}}:"
 
     def _keys(self, place: Place, *kinds: str) -> list[bytes]:
         prefix = self._prefix(place.space, place.partition)
@@ -191,7 +194,7 @@ class RedisBackend(LeaseBackend):
             yield
         except RedisError as error:
             detail = f"the store did not answer as it should: {type(error).__name__}: {error}"
-            if "can't run this command" in str(error) or "NOPERM" in str(error):
+            if any(words in str(error) for words in FORBIDDEN):
                 detail += ". Give its user +info: the scripts read `INFO replication` to notice a server that forgot."
             raise LeaseBackendError(self.config.alias, detail) from error
 

@@ -88,6 +88,9 @@ def memory_store() -> Store:
 
 def redis_store(settings: Any, url: str, **cache: Any) -> Store:
     """A store on the server at ``url``; ``cache`` is merged into its entry in CACHES."""
+    if cache:
+        # django-redis keeps one pool for each address, with the options that came first.
+        url += f"&client_name={secrets.token_hex(4)}"
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url, **cache}
     settings.CACHES = {**settings.CACHES, "leases": entry}
     return Store(RedisBackend(config("fencing.backends.redis.RedisBackend", cache="leases")))

@@ -1,0 +1,250 @@
+"""What is special to the Redis backend: its keys, its clients, and servers that misbehave."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from fencing.backends.base import HolderInfo
+from fencing.backends.redis import RedisBackend
+from fencing.exceptions import LeaseBackendError
+from tests.backends.stores import NOBODY, PrivateRedis, Store, config, redis_store
+from tests.services import PrivateValkey
+
+
+def keys_of(server: PrivateValkey, store: Store) -> list[str]:
+    with redis.Redis.from_url(server.url()) as client:
+        return sorted(key.decode() for key in client.scan_iter(f"*{store.space}*"))
+
+
+def client_of(store: Store) -> redis.Redis:
+    """The store's own client."""
+    client: redis.Redis = store.backend._client  # type: ignore[attr-defined]
+    return client
+
+
+def slot(key: str) -> int:
+    """The slot of a cluster, by the rule of the specification: the part between the first braces, if any."""
+    tag = re.search(r"\{([^}]+)\}", key)
+    hashed = (tag.group(1) if tag else key).encode()
+    crc = 0
+    for byte in hashed:
+        crc ^= byte << 8
+        for _ in range(8):
+            crc = (crc << 1) ^ 0x1021 if crc & 0x8000 else crc << 1
+    return (crc & 0xFFFF) % 16384
+
+
+def test_no_key_is_left_behind_for_a_resource(server: PrivateValkey, settings: Any) -> None:
+    store = redis_store(settings, server.url())
+    store.open()
+    for number in range(50):
+        token = store.grant("holder", f"stock:{number}")
+        store.backend.release(store.place(f"stock:{number}"), "holder", token)
+    prefix = f"fencing:{{{store.space}:0}}:"
+    assert keys_of(server, store) == [prefix + "counter", prefix + "events"]
+
+
+@pytest.mark.parametrize("name", ["plain", "a{b}c", "{", "}{", "{}", "a b", "Größe"])
+def test_all_keys_of_a_grant_are_in_one_slot(server: PrivateValkey, settings: Any, name: str) -> None:
+    store = redis_store(settings, server.url(), KEY_PREFIX="shop")
+    store.open()
+    store.grant("holder", name)
+    keys = keys_of(server, store)
+    assert len(keys) == 3
+    assert len({slot(key) for key in keys}) == 1
+
+
+def test_prefixes_are_independent_and_versions_are_not(server: PrivateValkey, settings: Any) -> None:
+    store = redis_store(settings, server.url(), KEY_PREFIX="a[1]*")
+    store.open()
+    token = store.grant("holder")
+    other = redis_store(settings, server.url(), KEY_PREFIX="b")
+    other.space = store.space
+    other.open()
+    assert other.grant("other") == 1
+    assert [one.holder for one in other.backend.live(store.space, 0, 10)] == ["other"]
+    bumped = redis_store(settings, server.url(), KEY_PREFIX="a[1]*", VERSION=2)
+    bumped.space = store.space
+    assert [one.token for one in bumped.backend.live(store.space, 0, 10)] == [token]
+    assert bumped.grant("next", "stock:43") > token
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_clients_that_decode_and_that_do_not(server: PrivateValkey, settings: Any, decoded: bool) -> None:
+    options = {"CONNECTION_POOL_KWARGS": {"decode_responses": decoded}}
+    store = redis_store(settings, server.url(), OPTIONS=options)
+    place = store.place("Größe {4}")
+    store.open()
+    token = store.grant("holder", place.resource, info=HolderInfo(task_id="4711", task_name="zählen"))
+    assert store.backend.acquire(place, "other", 1.0, NOBODY).token == token  # type: ignore[union-attr]
+    assert store.backend.renew(place, "holder", 20.0)
+    assert store.backend.advance(place, "holder").token == token + 1  # type: ignore[union-attr]
+    [live] = store.backend.live(store.space, 0, 10)
+    assert (live.token, live.info.task_name) == (token, "zählen")
+    assert store.backend.peek(place).token == token  # type: ignore[union-attr]
+    assert store.backend.release(place, "holder", token)
+    events = store.backend.read_events(store.space, 0, 10)
+    assert [one.kind for one in events] == ["granted", "released"]
+    store.backend.forget_events(store.space, 0, [one.id for one in events])
+    assert store.backend.dropped_events(store.space, 0) == 0
+    assert store.backend.read_events(store.space, 0, 10) == []
+
+
+@pytest.mark.parametrize("ttl", [0.0004, 0.5, 1.5, 2, 1.0001])
+def test_a_ttl_is_rounded_up_to_milliseconds(server: PrivateValkey, settings: Any, ttl: float) -> None:
+    store = redis_store(settings, server.url())
+    store.open()
+    store.grant("holder", ttl=ttl)
+    key = f"fencing:{{{store.space}:0}}:lease:stock:42"
+    assert client_of(store).pttl(key) in (-2, *range(int(ttl * 1000) + 2)), "never without an end"
+    store.grant("keeper", "stock:43", ttl=30.0)
+    assert store.backend.renew(store.place("stock:43"), "keeper", ttl)
+    left = client_of(store).pttl(key.replace("42", "43"))
+    assert left in (-2, *range(int(ttl * 1000) + 2))
+
+
+def test_scripts_are_sent_again_to_a_server_that_forgot_them(server: PrivateValkey, settings: Any) -> None:
+    store = redis_store(settings, server.url())
+    store.open()
+    client_of(store).script_flush()
+    token = store.grant("holder")
+    client_of(store).script_flush()
+    assert store.backend.release(store.place(), "holder", token)
+
+
+def test_a_reply_that_was_lost_does_not_lose_the_grant(server: PrivateValkey, settings: Any) -> None:
+    """redis-py sends a request again when its connection breaks before the reply."""
+    again = {"CONNECTION_POOL_KWARGS": {"retry": Retry(NoBackoff(), 1)}}
+    store = redis_store(settings, server.url(), OPTIONS=again)
+    store.open()
+    client = client_of(store)
+    parse, lost = client.parse_response, []
+
+    def lose_the_first(connection: Any, name: str, **options: Any) -> Any:
+        answer = parse(connection, name, **options)
+        if name == "EVALSHA" and not lost:
+            lost.append(answer)
+            connection.disconnect()
+            raise redis.ConnectionError("cut")
+        return answer
+
+    client.parse_response = lose_the_first  # type: ignore[method-assign]
+    store.grant("warm", "other")
+    lost.clear()
+    token = store.grant("holder")
+    assert lost
+    assert token == 2
+
+
+def test_releasing_works_without_memory(valkey_server: Callable[..., PrivateValkey], settings: Any) -> None:
+    server = valkey_server(**{"maxmemory-policy": "noeviction"})
+    store = redis_store(settings, server.url())
+    store.open()
+    token = store.grant("holder")
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(LeaseBackendError, match="OutOfMemory"):
+            store.grant("other", "stock:43")
+        assert store.backend.release(store.place(), "holder", token)
+        client.config_set("maxmemory", 0)
+    assert store.backend.peek(store.place()) is None
+
+
+@pytest.mark.parametrize("kind", [PrivateValkey, PrivateRedis])
+def test_a_user_who_may_not_read_info_is_told_so(kind: type[PrivateValkey], settings: Any) -> None:
+    with kind() as server, server.client() as client:
+        client.acl_setuser("shop", enabled=True, passwords=["+s3cret"], keys=["*"], categories=["+@all", "-@dangerous"])
+        url = server.url().replace("unix://", "unix://shop:s3cret@")
+        store = redis_store(settings, url)
+        with pytest.raises(LeaseBackendError, match=r"\+info") as caught:
+            store.backend.draw(store.place())
+        assert "s3cret" not in str(caught.value)
+        client.acl_setuser("shop", commands=["+info"])
+        store.open()
+        token = store.grant("holder")
+        assert store.backend.release(store.place(), "holder", token)
+
+
+def test_a_server_without_a_replid_of_its_own_is_refused(
+    server: PrivateValkey, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fencing.backends import redis as module
+    from fencing.backends.scripts import Script
+
+    store = redis_store(settings, server.url())
+    store.open()
+    hidden = module.DRAW.source.replace("'master_replid:'", "'redis_mode:'")
+    assert hidden != module.DRAW.source
+    monkeypatch.setattr(module, "DRAW", Script(hidden, "0" * 40))
+    with pytest.raises(LeaseBackendError, match="master_replid"):
+        store.backend.draw(store.place())
+
+
+def test_an_unreachable_server_is_a_typed_error(valkey_server: Callable[..., PrivateValkey], settings: Any) -> None:
+    server = valkey_server()
+    store = redis_store(settings, server.url())
+    store.open()
+    token = store.grant("holder")
+    server.kill()
+    place = store.place()
+    for call in (
+        lambda: store.backend.acquire(place, "h", 1.0, NOBODY),
+        lambda: store.backend.renew(place, "holder", 1.0),
+        lambda: store.backend.advance(place, "holder"),
+        lambda: store.backend.release(place, "holder", token),
+        lambda: store.backend.revoke(place, token),
+        lambda: store.backend.draw(place),
+        lambda: store.backend.install(place, "r", 1, 2),
+        lambda: store.backend.peek(place),
+        lambda: list(store.backend.live(store.space, 0, 5)),
+        lambda: store.backend.read_events(store.space, 0, 5),
+        lambda: store.backend.forget_events(store.space, 0, ["1-1"]),
+        lambda: store.backend.dropped_events(store.space, 0),
+    ):
+        with pytest.raises(LeaseBackendError, match="'default'"):
+            call()
+
+
+def test_a_malformed_address_does_not_show_its_password(settings: Any) -> None:
+    store = redis_store(settings, "redis://:s3cret/x@localhost:6379/1")
+    with pytest.raises(LeaseBackendError) as caught:
+        store.backend.draw(store.place())
+    assert "s3cret" not in str(caught.value)
+    assert "LOCATION" in str(caught.value)
+
+
+def test_the_check_names_a_cache_that_cannot_be_used(settings: Any) -> None:
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "odd": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost", "KEY_PREFIX": "a{"},
+        "good": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": "redis://localhost"},
+    }
+
+    def found(cache: str) -> list[str | None]:
+        return [one.id for one in RedisBackend(config("x", cache=cache)).check()]
+
+    assert found("missing") == ["fencing.E020"]
+    assert found("default") == ["fencing.E021"]
+    assert found("odd") == ["fencing.E022"]
+    assert found("good") == []
+    with pytest.raises(LeaseBackendError, match="missing"):
+        Store(RedisBackend(config("x", cache="missing"))).needs_range()
+    with pytest.raises(LeaseBackendError, match="not a django-redis cache"):
+        Store(RedisBackend(config("x", cache="default"))).needs_range()
+
+
+def test_something_else_under_the_key_is_a_typed_error(server: PrivateValkey, settings: Any) -> None:
+    store = redis_store(settings, server.url())
+    store.open()
+    client_of(store).set(f"fencing:{{{store.space}:0}}:lease:stock:42", "something else")
+    with pytest.raises(LeaseBackendError, match="something else"):
+        store.grant("holder")
+    with pytest.raises(LeaseBackendError, match="something else"):
+        store.backend.peek(store.place())
