@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
+import socket
 import subprocess
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from inventory_demo.server_support import ServerError, package_folder
+from inventory_demo.server_support import ServerError, package_folder, wait_for
 
 PORT = 5432  # names the socket file only: no TCP port is opened
 USER = "postgres"
@@ -37,7 +39,11 @@ class Postgres:
         self.project = project
         self.runtime = runtime
         self.sockets = runtime / "pg"
-        self.account = _unprivileged_account() if os.geteuid() == 0 else None
+
+    @cached_property
+    def account(self) -> pwd.struct_passwd | None:
+        """The user that PostgreSQL runs as; None means the user of this process."""
+        return _unprivileged_account() if os.geteuid() == 0 else None
 
     def is_ready(self) -> bool:
         """Tell whether the server accepts connections."""
@@ -50,6 +56,10 @@ class Postgres:
         data = self._data()
         if not data.exists():
             self._create_cluster(data)
+        elif (
+            data / "postmaster.pid"
+        ).exists():  # it crashed, or runs without its socket, as temporary folders are tidied
+            self._run(["pg_ctl", "stop", "-w", "-t", "20", "-m", "fast", "-D", str(data)], seconds=30)
         options = {
             "listen_addresses": "",
             "unix_socket_directories": self.sockets,
@@ -63,11 +73,22 @@ class Postgres:
         self._run(command, seconds=90, log=log, check=True)
 
     def stop(self) -> None:
-        """End the server's sessions and stop it; one that does not listen is stopped the hard way."""
-        data = self._data()
-        for mode in ("fast", "immediate"):
-            if (data / "postmaster.pid").exists():
-                self._run(["pg_ctl", "stop", "-w", "-t", "20", "-m", mode, "-D", str(data)], seconds=30)
+        """End the server's sessions and stop it, if it runs; one that does not end by itself is stopped the hard way."""
+        # By the server's note beside its socket, not by `pg_ctl`: this has to work when the checkout was removed.
+        note = self.sockets / f".s.PGSQL.{PORT}.lock"
+        for number in (signal.SIGINT, signal.SIGQUIT):
+            if self._listens():
+                os.kill(int(note.read_text().splitlines()[0]), number)
+                wait_for(lambda: not note.exists(), seconds=20)
+
+    def _listens(self) -> bool:
+        """Tell whether a process listens on the socket, so that the process id in the note is its own."""
+        with socket.socket(socket.AF_UNIX) as attempt:
+            try:
+                attempt.connect(str(self.sockets / f".s.PGSQL.{PORT}"))
+            except OSError:
+                return False
+            return True
 
     def _create_cluster(self, data: Path) -> None:
         """Create the cluster and the database beside their place, so that a killed start leaves no half of one."""
@@ -87,7 +108,7 @@ class Postgres:
                 if not folder.exists():
                     folder.mkdir()
                     folder.chmod(0o755)
-        except PermissionError:
+        except OSError:
             return self.runtime / "postgres"
         if self.account is not None and not self._succeeds(["/bin/sh", "-c", 'test -x "$0"', str(self.project)]):
             return self.runtime / "postgres"

@@ -32,18 +32,19 @@ class _Use:
     def __init__(self, where: Addresses) -> None:
         self.where = where
         self.process = os.getpid()
-        self.servers: list[Postgres | Valkey] = []
+        self.postgres = Postgres(project=where.data, runtime=where.runtime)
+        self.valkey = Valkey(where.runtime)
+        self.needed: list[Postgres | Valkey] = []
         if not where.database_url:
-            self.servers.append(Postgres(project=where.data, runtime=where.runtime))
+            self.needed.append(self.postgres)
         if not where.redis_url:
-            self.servers.append(Valkey(where.runtime))
-        if self.servers:
-            prepare_runtime(where.runtime)
+            self.needed.append(self.valkey)
 
     def begin(self) -> None:
         """Count as a user, and start what does not run yet."""
-        if not self.servers:
+        if not self.needed:
             return
+        prepare_runtime(self.where.runtime)
         self.users = FileLock(self.where.runtime / "users.lock")
         # Only somebody who is just stopping the servers can be in the way.
         if not wait_for(lambda: self.users.take(FileLock.SHARED), seconds=60):
@@ -60,9 +61,8 @@ class _Use:
             if not wait_for(lambda: starting.take(FileLock.EXCLUSIVE), seconds=180):
                 raise ServerError(f"Another command is starting the servers of {self.where.checkout} since 3 minutes.")
             self._start_watchdog()
-            for server in self.servers:
+            for server in self.needed:
                 if not server.is_ready():
-                    server.stop()  # one that runs but cannot be reached, say because its socket was removed
                     server.start()
         finally:
             starting.close()
@@ -96,7 +96,7 @@ class _Use:
 
     def end(self) -> None:
         """Leave; the last user stops the servers and waits until they are gone."""
-        if not self.servers or os.getpid() != self.process:  # a forked child used them on its parent's account
+        if not self.needed or os.getpid() != self.process:  # a forked child used them on its parent's account
             return
         try:
             if self.users.take(FileLock.EXCLUSIVE):
@@ -108,9 +108,11 @@ class _Use:
             watchdog.poll()
 
     def stop(self) -> None:
-        """Stop the servers; only for who holds the users' lock exclusively."""
-        for server in self.servers:
-            server.stop()
+        """Stop both servers, as an earlier user may have needed both; only for who holds the users' lock exclusively."""
+        try:
+            self.postgres.stop()
+        finally:
+            self.valkey.stop()
 
     def _is_unwatched(self) -> bool:
         return can_take(self.where.runtime / "watchdog.lock", FileLock.SHARED)

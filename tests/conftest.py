@@ -5,6 +5,7 @@ Each xdist worker has a database of its own (by pytest-django) and a namespace o
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -61,3 +62,16 @@ def valkey_server() -> Iterator[Callable[..., PrivateValkey]]:
     """Return a function that starts a Valkey for this test alone, for tests that flush, stop or freeze the store."""
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(PrivateValkey(**options))
+
+
+@pytest.fixture
+def process_environment(django_db_setup: None) -> dict[str, str]:
+    """Return the environment for Django programs that a test starts: same test database, store, namespace and queue.
+
+    They see committed data only, so such a test needs `transactional_db`.
+    """
+    return {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        "FENCING_TEST_DATABASE": str(connection.settings_dict["NAME"]),
+    }

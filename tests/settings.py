@@ -1,14 +1,26 @@
-"""Settings of the tests: the example project's, with a namespace of tokens for each test process."""
+"""Settings of the tests: the example project's, with tokens and a task queue apart for each test process.
+
+Programs that a test starts use them too: with `process_environment`, they work on the database of that test process.
+"""
 
 from __future__ import annotations
 
 import os
 
-os.environ["FENCING_NAMESPACE"] = f"test-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
+os.environ["FENCING_NAMESPACE"] = f"test-{WORKER}"
 
-from inventory_demo.settings import *  # noqa: F403
+from inventory_demo.settings import *  # noqa: E402, F403
 
 # Logins of tests need no expensive hash.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.shop"]  # noqa: F405
+
+# Whatever is promised for PostgreSQL holds on SQLite, and on a second alias.
+DATABASES = {**DATABASES, "lite": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}  # noqa: F405
+
+CELERY_TASK_DEFAULT_QUEUE = f"test-{WORKER}"
+
+if "FENCING_TEST_DATABASE" in os.environ:
+    DATABASES["default"]["NAME"] = os.environ["FENCING_TEST_DATABASE"]

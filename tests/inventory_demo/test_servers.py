@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from django.db import connection
 
 from inventory_demo.postgres_server import Postgres
 from inventory_demo.server_addresses import CHECKOUT
@@ -75,8 +76,8 @@ def connect(where: Addresses) -> psycopg.Connection:
 
 def server_pids(where: Addresses) -> tuple[int, int]:
     """Return the process ids of PostgreSQL and Valkey, which must answer."""
-    with connect(where) as connection:
-        row = connection.execute("SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)::int").fetchone()
+    with connect(where) as session:
+        row = session.execute("SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)::int").fetchone()
     assert row is not None
     with Valkey(where.runtime).client() as client:
         return row[0], client.info("server")["process_id"]
@@ -90,15 +91,15 @@ def nothing_runs(where: Addresses) -> bool:
 
 def test_servers_run_inside_the_block_only_and_keep_the_data(checkout):
     with running(checkout):
-        with connect(checkout) as connection:
-            connection.execute("CREATE TABLE kept (number int)")
-            assert connection.execute("SHOW fsync").fetchone() == ("on",)
-            assert connection.execute("SHOW listen_addresses").fetchone() == ("",)
+        with connect(checkout) as session:
+            session.execute("CREATE TABLE kept (number int)")
+            assert session.execute("SHOW fsync").fetchone() == ("on",)
+            assert session.execute("SHOW listen_addresses").fetchone() == ("",)
         with Valkey(checkout.runtime).client() as client:
             assert client.config_get("port") == {"port": "0"}
     assert nothing_runs(checkout)
-    with running(checkout), connect(checkout) as connection:
-        assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
+    with running(checkout), connect(checkout) as session:
+        assert session.execute("SELECT count(*) FROM kept").fetchone() == (0,)
     assert nothing_runs(checkout)
 
 
@@ -127,6 +128,14 @@ def test_a_killed_user_takes_the_servers_from_nobody(checkout):
         assert server_pids(checkout) == started
         other.communicate()
     assert nothing_runs(checkout)
+
+
+def test_a_killed_user_whose_checkout_is_removed_leaves_nothing_running(checkout):
+    with user_process(checkout) as process:
+        shutil.rmtree(checkout.data.parent)
+        shutil.rmtree(checkout.checkout)
+        process.kill()
+    assert wait_for(lambda: nothing_runs(checkout), seconds=30)
 
 
 def test_two_checkouts_have_servers_of_their_own(checkout):
@@ -217,6 +226,19 @@ def test_own_addresses_are_short_and_need_no_environment(tmp_path, monkeypatch):
 )
 def test_manage_starts_servers_for_commands_that_need_them(arguments, needed):
     assert needs_servers(arguments.split()) is needed
+
+
+def test_programs_of_a_test_work_on_its_database(transactional_db, process_environment):
+    call = [
+        sys.executable,
+        "manage.py",
+        "shell",
+        "--no-imports",
+        "-c",
+        "from django.db import connection as c; c.ensure_connection(); print(c.settings_dict['NAME'])",
+    ]
+    said = subprocess.run(call, cwd=CHECKOUT, env=process_environment, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == connection.settings_dict["NAME"]
 
 
 def test_private_store_starts_empty_and_ends_with_the_test(valkey_server):
