@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -56,9 +57,8 @@ class Postgres:
         data = self._data()
         if not data.exists():
             self._create_cluster(data)
-        elif (
-            data / "postmaster.pid"
-        ).exists():  # it crashed, or runs without its socket, as temporary folders are tidied
+        elif (data / "postmaster.pid").exists():
+            # It crashed, or it runs without its socket, because somebody tidied the temporary folder.
             self._run(["pg_ctl", "stop", "-w", "-t", "20", "-m", "fast", "-D", str(data)], seconds=30)
         options = {
             "listen_addresses": "",
@@ -78,7 +78,8 @@ class Postgres:
         note = self.sockets / f".s.PGSQL.{PORT}.lock"
         for number in (signal.SIGINT, signal.SIGQUIT):
             if self._listens():
-                os.kill(int(note.read_text().splitlines()[0]), number)
+                with suppress(FileNotFoundError, ProcessLookupError):  # it is just ending by itself
+                    os.kill(int(note.read_text().splitlines()[0]), number)
                 wait_for(lambda: not note.exists(), seconds=20)
 
     def _listens(self) -> bool:
