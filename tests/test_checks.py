@@ -251,6 +251,7 @@ def test_e010_database_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
         assert checks.check_databases(databases=["default"]) == []
 
 
+@pytest.mark.django_db(databases="__all__")
 def test_e011_store_that_does_not_answer() -> None:
     assert checks.check_stores() == []
     location = {"LOCATION": "redis://127.0.0.1:1/0", "OPTIONS": {"SOCKET_CONNECT_TIMEOUT": 1}}
@@ -304,6 +305,7 @@ def test_w001_and_w002_managers_that_do_not_fence(isolated: Apps) -> None:
     assert Fine not in {obj for _id, obj in found}
 
 
+@pytest.mark.django_db(databases="__all__")
 def test_check_command_stops_at_an_error() -> None:
     broken = override_settings(FENCING={"BACKENDS": {"default": {**MEMORY, "TTL": 0}}})
     with broken, pytest.raises(SystemCheckError, match=r"fencing\.E001"):
