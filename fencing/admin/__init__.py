@@ -1,0 +1,20 @@
+"""The admin: what was granted, what was attempted and what the database decided. Nothing can be changed here."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from fencing.admin.grants import TokenGrantAdmin
+from fencing.admin.readonly import ReadOnlyAdmin
+from fencing.admin.tables import FencedResourceAdmin, OperationAdmin, ReignAdmin, TokenRangeAdmin
+from fencing.admin.writes import FencedWriteAdmin
+from fencing.models import FencedResource, FencedWrite, Operation, Reign, TokenGrant, TokenRange
+
+__all__ = ["ReadOnlyAdmin"]
+
+admin.site.register(TokenGrant, TokenGrantAdmin)
+admin.site.register(FencedWrite, FencedWriteAdmin)
+admin.site.register(FencedResource, FencedResourceAdmin)
+admin.site.register(Operation, OperationAdmin)
+admin.site.register(Reign, ReignAdmin)
+admin.site.register(TokenRange, TokenRangeAdmin)

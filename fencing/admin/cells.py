@@ -1,0 +1,66 @@
+"""Cells of the lists and forms: numbers digit by digit, times with their offset, outcomes as an icon and a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django.contrib import admin
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from fencing.models import FencedWrite
+
+Cell = Callable[[Any], str]
+Outcome = FencedWrite.Outcome
+
+# Never told by colour alone, and never by the icon alone: screen readers skip it, and the word says the same.
+ICONS = {
+    Outcome.ACCEPTED: "✓",
+    Outcome.STALE: "✕",
+    Outcome.STALE_READ: "↺",
+    Outcome.MISSING: "∅",
+    Outcome.LOST: "⌛",
+    Outcome.DUPLICATE: "=",
+    Outcome.UNFENCED: "⚠",
+}
+
+
+def digits(value: int | None) -> str:
+    """A number exactly as it is stored: no setting may group or round what people compare. "" for None."""
+    return "" if value is None else str(value)
+
+
+def moment(value: datetime | None) -> str:
+    """A time in the current zone with its offset, to the millisecond. "" for None."""
+    if value is None:
+        return ""
+    return (timezone.localtime(value) if timezone.is_aware(value) else value).isoformat(" ", "milliseconds")
+
+
+def outcome(value: str, count: int | None = None) -> SafeString:
+    """An outcome as an icon and a word, after ``count`` if there is one."""
+    kind = Outcome(value)
+    word = kind.label if count is None else f"{count} {kind.label}"
+    return format_html('<span aria-hidden="true">{}</span> {}', ICONS[kind], word)
+
+
+def column(name: str, label: Any, show: Callable[[Any], str]) -> Cell:
+    """A cell for ``list_display`` and ``readonly_fields`` that shows the attribute ``name`` by ``show``."""
+
+    @admin.display(description=label, empty_value="-")
+    def cell(row: Any) -> str:
+        return show(getattr(row, name))
+
+    cell.__name__ = name  # the admin makes the cell's CSS class of it
+    return cell
+
+
+TOKEN = column("token", _("token"), digits)
+GRANT_TOKEN = column("grant_token", _("token of the grant"), digits)
+SEEN = column("seen", _("last token seen"), digits)
+LAST_TOKEN = column("last_token", _("last token"), digits)
+OUTCOME = column("outcome", _("outcome"), outcome)

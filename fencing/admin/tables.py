@@ -1,0 +1,50 @@
+"""The smaller tables: what the fence compares with, and where the numbers come from."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_lazy as _
+
+from fencing.admin import cells
+from fencing.admin.readonly import ReadOnlyAdmin
+
+APPLIED = cells.column("applied_at", _("applied"), cells.moment)
+OPENED = cells.column("opened_at", _("opened"), cells.moment)
+CEILING = cells.column("ceiling", _("highest reserved token"), cells.digits)
+FIRST = cells.column("first_token", _("first token"), cells.digits)
+BEGINS = cells.column("begins", _("transactions begun"), cells.digits)
+
+
+class FencedResourceAdmin(ReadOnlyAdmin):
+    """The highest token that each resource has seen."""
+
+    list_display = ("name", cells.LAST_TOKEN, "holder", BEGINS, "namespace")
+    ordering = ("namespace", "name")
+    exact_texts = ("name",)
+    search_help_text = _("The whole name of a resource.")
+    detail = ("namespace", "name", cells.LAST_TOKEN, "holder", BEGINS)
+
+
+class OperationAdmin(ReadOnlyAdmin):
+    """Operations that took effect, with their results."""
+
+    list_display = ("key", "resource", "task", cells.TOKEN, APPLIED, "namespace")
+    ordering = ("-id",)
+    exact_texts = ("resource",)
+    search_help_text = _("The whole name of a resource.")
+    detail = ("namespace", "resource", "task", "key", "digest", cells.TOKEN, "result", APPLIED)
+
+
+class ReignAdmin(ReadOnlyAdmin):
+    """The log of reigns: a second one of a partition tells that its store forgot, moved or was replaced."""
+
+    list_display = (FIRST, "namespace", "partition", "server", "reign", OPENED)
+    ordering = ("-id",)
+    detail = ("namespace", "partition", FIRST, "server", "reign", OPENED)
+
+
+class TokenRangeAdmin(ReadOnlyAdmin):
+    """How far the numbers of each namespace are reserved."""
+
+    list_display = ("namespace", CEILING, "partitions", "space")
+    ordering = ("namespace",)
+    detail = ("namespace", CEILING, "partitions", "space")
