@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from html import unescape
+from typing import Any
 
 import pytest
 from django.contrib import admin
@@ -24,18 +25,18 @@ TABLES = [TokenGrant, FencedWrite, FencedResource, Operation, Reign, TokenRange]
 BIG = 2**53 + 1
 
 
-def list_url(model, **query):
+def list_url(model: Any, **query: Any) -> str:
     return reverse(f"admin:fencing_{model._meta.model_name}_changelist", query=query or None)
 
 
-def page_of(client, url):
+def page_of(client: Client, url: str) -> str:
     """The page's text without tags, with every run of white space as one space."""
     response = client.get(url)
     assert response.status_code == 200
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", response.content.decode())))
 
 
-def grant(token, resource="stock:1", **values):
+def grant(token: int, resource: str = "stock:1", **values: Any) -> TokenGrant:
     TokenRange.objects.get_or_create(namespace="default", defaults={"space": "x", "partitions": 1, "ceiling": 1})
     now = timezone.now()
     return TokenGrant.objects.create(
@@ -44,7 +45,7 @@ def grant(token, resource="stock:1", **values):
     )  # fmt: skip
 
 
-def write(token, outcome="accepted", **values):
+def write(token: int, outcome: str = "accepted", **values: Any) -> FencedWrite:
     return FencedWrite.objects.create(
         **{"namespace": "default", "token": token, "grant_token": token, "resource": "stock:1", "outcome": outcome}
         | {"model": "shop.stock", "object_pk": "1", "action": "update", "seen": 3, "at": timezone.now()} | values
@@ -178,7 +179,9 @@ def test_a_grant_shows_its_50_newest_writes_and_links_to_all(admin_client):
     response = admin_client.get(reverse("admin:fencing_tokengrant_change", args=[shown.pk])).content.decode()
     assert response.count("pk-") == 50
     assert "pk-0-" not in response
-    link = unescape(re.search(r'href="([^"]+)">All writes', response)[1])
+    found = re.search(r'href="([^"]+)">All writes', response)
+    assert found
+    link = unescape(found[1])
     page = page_of(admin_client, link)
     assert page.count("pk-") == 51
     assert "foreign" not in page
@@ -288,7 +291,8 @@ def test_the_lists_ask_no_table_for_its_values():
         assert options.date_hierarchy is None
         assert options.show_full_result_count is False
         assert options.actions is None
-        assert all(issubclass(each, admin.SimpleListFilter) for each in options.list_filter)
+        filters: Any = options.list_filter
+        assert all(issubclass(each, admin.SimpleListFilter) for each in filters)
 
 
 def test_the_count_stops_at_its_cap(client: Client, monkeypatch):
