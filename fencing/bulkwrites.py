@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
@@ -27,7 +28,7 @@ from fencing.exceptions import (
 from fencing.guards import lifted, naming_token
 from fencing.leases import Lease, find_lease, held_leases
 from fencing.naming import ModelFence, fence_of
-from fencing.writes import Verdict, attempt, bound_idling, pass_resource, plain, record_unfenced, refused, take_write_lock
+from fencing.writes import Verdict, attempt, bound_idling, numbered, pass_resource, plain, record_unfenced, refused, take_write_lock
 
 # Models whose rows a delete under way has locked and judged already.
 _judged: ContextVar[frozenset[type[Model]]] = ContextVar("fencing_judged", default=frozenset())
@@ -109,7 +110,8 @@ def admit(
     Raises:
         Refusal: one of the rows is stale, or is not the one that was read, or a newer holder came first.
     """
-    token = lease.unused_number()
+    told = attempt(lease, fence, rows[0].pk, lease.newest_token, action=action, seen=rows[0].seen)
+    token = numbered(connection, told, lease.unused_number)
     stale = [row for row in rows if row.seen >= token]
     moved = [row for row in rows if pins is not None and pins[row.pk] != row.seen]
     first = (stale or moved or list(rows))[0]
@@ -221,12 +223,17 @@ def raw_delete(queryset: QuerySet[Any], using: str) -> int:
     return count
 
 
-def admit_insert(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any) -> int:
-    """Pass the resource for an INSERT under ``lease``, inside ``fenced_steps``; the number that the row gets."""
+def admit_insert(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any, *, over: bool = False) -> int:
+    """Pass the resource for an INSERT under ``lease``, inside ``fenced_steps``; the number that the row gets.
+
+    Args:
+        over: the INSERT may become an UPDATE of a row, so the number must be one that no write has carried.
+    """
     bound_idling(connection, lease)
-    token = lease.number_above(0)
+    tried = attempt(lease, fence, pk, lease.newest_token, action="insert", seen=None)
+    token = numbered(connection, tried, lease.unused_number if over else partial(lease.number_above, 0))
     if not pass_resource(connection, lease):
-        raise Refusal(StaleWriteError, lease, attempt(lease, fence, pk, token, action="insert", seen=None), passed=False)
+        raise Refusal(StaleWriteError, lease, tried, passed=False)
     return token
 
 

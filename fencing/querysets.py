@@ -158,8 +158,7 @@ class FencedQuerySet(models.QuerySet[M]):
         fence, connection = fence_of(self.model), self._write_connection()
         tokens: dict[Lease, int] = {}
         for lease in sorted({lease for lease in leases if lease}, key=lambda one: one.resource):
-            tokens[lease] = lease.unused_number()
-            bulkwrites.admit_insert(connection, fence, lease, "")
+            tokens[lease] = bulkwrites.admit_insert(connection, fence, lease, "", over=options["update_conflicts"])
         before = [obj.last_token for obj in objs]  # type: ignore[attr-defined]
         for obj, lease in zip(objs, leases, strict=True):
             obj.last_token = tokens[lease] if lease else 0  # type: ignore[attr-defined]

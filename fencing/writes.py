@@ -9,9 +9,10 @@ a write is sent, and the database decides.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
@@ -93,7 +94,8 @@ def update_row(lease: Lease, using: str, write: RowWrite) -> tuple[int, Verdict]
         raise refused(StaleReadError, lease, connection, attempt_of(lease, write, lease.newest_token, None))
     floor = write.pin or 0
     while True:
-        token = next_number(lease, connection, write, floor)
+        tried = attempt_of(lease, write, lease.newest_token, write.pin)
+        token = numbered(connection, tried, partial(lease.number_above, floor))
         verdict = send(connection, lease, write, token)
         if verdict.accepted:
             settle(lease, write.fence, write.pk)
@@ -114,13 +116,12 @@ def judge(verdict: Verdict, token: int, *, own: bool) -> type[WriteRejectedError
     return StaleReadError
 
 
-def next_number(lease: Lease, connection: BaseDatabaseWrapper, write: RowWrite, floor: int) -> int:
-    """A number above ``floor`` under the lease; that none can be had is recorded before it is raised."""
+def numbered(connection: BaseDatabaseWrapper, tried: Attempt, take: Callable[[], int]) -> int:
+    """The number that ``take`` gives; that the lease has none left is recorded before it is raised."""
     try:
-        return lease.number_above(floor)
+        return take()
     except LeaseLostError:
-        lost = dataclasses.replace(attempt_of(lease, write, lease.newest_token, write.pin), outcome="lost")
-        history.record_refusal(connection, lost)
+        history.record_refusal(connection, dataclasses.replace(tried, outcome="lost"))
         raise
 
 

@@ -17,6 +17,10 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.shop"]  # noqa: F405
 
+# Two runs at the same time must not take each other's database away.
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))[:12]
+DATABASES["default"]["TEST"] = {"NAME": f"test_fencing_{RUN}"}  # noqa: F405
+
 # Whatever is promised for PostgreSQL holds on SQLite, and on a second alias.
 DATABASES = {**DATABASES, "lite": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}  # noqa: F405
 
