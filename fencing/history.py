@@ -15,7 +15,7 @@ from django.utils import timezone
 from fencing import conf
 from fencing.backends import get_backend
 from fencing.backends.base import GrantEvent
-from fencing.connections import autocommit, in_test_environment, in_user_transaction
+from fencing.connections import autocommit, in_test_environment, in_testcase, in_user_transaction
 from fencing.exceptions import FencingError
 from fencing.heartbeat import chores
 from fencing.tables import quoted
@@ -84,11 +84,12 @@ def record(connection: BaseDatabaseWrapper, attempts: Iterable[Attempt]) -> None
 def record_refusal(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
     """Write a refused attempt so that it survives the caller's rollback, and never raise for it.
 
-    On a database with a single writer it waits until the connection is outside a transaction.
+    On a database with a single writer, and inside a ``TestCase``, whose connection is the only one that sees the
+    test's rows, it waits until the connection is outside a transaction.
     """
     if not wanted(attempt.outcome):
         return
-    if connection.vendor == "sqlite" and in_user_transaction(connection):
+    if (connection.vendor == "sqlite" or in_testcase(connection)) and in_user_transaction(connection):
         _waiting.setdefault(connection, []).append(attempt)
         return
     try:
