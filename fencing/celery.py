@@ -1,0 +1,262 @@
+"""Celery tasks that run under a lease: ``fenced_task`` (lease, fence and once) and ``leased_task`` (lease only)."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+from time import time
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+from celery import Task, current_app, shared_task, states
+from celery.exceptions import Ignore, Retry
+
+from fencing import conf
+from fencing.backends.base import HolderInfo
+from fencing.exceptions import (
+    LeaseHeldError,
+    LeaseLostError,
+    PartialEffectError,
+    StaleReadError,
+    StaleWriteError,
+    WriteRejectedError,
+)
+from fencing.leases import Lease, find_lease, lease
+from fencing.taskpolicy import Name, TaskCall, TaskPolicy, make_policy, pause
+from fencing.taskrun import Busy, open_body, own_context, run_atomic, run_plain
+
+R = TypeVar("R")
+
+# The write did not land and is still due: the body again, with what is in the database now.
+REPEATABLE = (StaleWriteError, StaleReadError, LeaseLostError)
+
+
+class FencedTask(Task[Any, Any]):
+    """Base of the tasks that ``fenced_task`` and ``leased_task`` make; ``self`` in a task with ``bind=True``."""
+
+    abstract = True
+    fencing: ClassVar[TaskPolicy]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Put the lease around the task's body, inside all that Celery puts around it."""
+        super().__init_subclass__(**options)
+        if (body := cls.__dict__.get("run")) is not None:
+            cls.run = _under_lease(body)  # type: ignore[method-assign]
+
+    @property
+    def operation(self) -> str | None:
+        """The key under which the present body takes effect once, to be kept with what it writes; None if there is none."""
+        transaction = open_body.get()
+        return None if transaction is None else transaction.operation
+
+    def retry(
+        self, args: Any = None, kwargs: Any = None, exc: Any = None, throw: bool = True, *more: Any, **options: Any
+    ) -> Any:
+        """Celery's; it undoes what an atomic body has written, so it must leave the body.
+
+        Raises:
+            RuntimeError: ``throw=False`` inside an atomic body.
+        """
+        if not throw and open_body.get() is not None:
+            raise RuntimeError(
+                f"{self.name}: retry(throw=False) inside an atomic body would record the operation as done, and its next "
+                "attempt would be taken for a duplicate. Let retry() raise, or give the task atomic=False."
+            )
+        return super().retry(args, kwargs, exc, throw, *more, **options)
+
+
+def _under_lease(body: Any) -> Callable[..., Any]:
+    """The method ``run`` of a task class, for the function that Celery has put there."""
+    bound = not isinstance(body, staticmethod)
+    function = body if bound else body.__func__
+
+    @functools.wraps(function)
+    def run(self: FencedTask, *args: Any, **kwargs: Any) -> Any:
+        call = self.fencing.call(args, kwargs)
+        body = (
+            functools.partial(function, self, *args, **kwargs)
+            if bound
+            else functools.partial(function, *args, **kwargs)
+        )
+        return _Run(self, call, body).result()
+
+    if not bound:
+        signature = inspect.signature(function)
+        task = inspect.Parameter("_task", inspect.Parameter.POSITIONAL_ONLY)
+        run.__signature__ = signature.replace(parameters=[task, *signature.parameters.values()])  # type: ignore[attr-defined]
+    return run
+
+
+class _Run:
+    """One run of a task: in a worker, eagerly, or called like a function."""
+
+    def __init__(self, task: FencedTask, call: TaskCall, body: Callable[[], Any]) -> None:
+        self.task = task
+        self.policy = task.fencing
+        self.call = call
+        self.body = body
+        self.request = task.request
+        self.task_id = "" if self.request.called_directly else self.request.id or ""
+        self.in_worker = not (self.request.called_directly or self.request.is_eager)
+        self.busy = Busy.taken_from(self.request.headers)
+
+    def result(self) -> Any:
+        """Run the body under the lease, again after a refusal, and leave nothing behind in this context."""
+        # Under a lease that somebody further out took there is no new grant to repeat the body under.
+        joins = find_lease(self.call.resource, self.policy.using) is not None
+        with own_context(HolderInfo(task_id=self.task_id, task_name=self.task.name)):
+            while True:
+                try:
+                    return self._attempt()
+                except REPEATABLE:
+                    if joins or self.busy.stale >= self.policy.max_stale_retries:
+                        raise
+                    self.busy.stale += 1
+
+    def _attempt(self) -> Any:
+        with ExitStack() as stack:
+            held = self._take(stack)
+            before = held.accepted
+            try:
+                return self._run_body(held)
+            except REPEATABLE as refusal:
+                accepted = held.accepted - before
+                if accepted and self.policy.max_stale_retries and not self.policy.atomic:
+                    raise PartialEffectError(held.resource, accepted) from refusal
+                raise
+
+    def _take(self, stack: ExitStack) -> Lease:
+        policy = self.policy
+        try:
+            held: Lease = stack.enter_context(
+                lease(self.call.resource, ttl=policy.ttl, wait=self._patience(), using=policy.using)
+            )
+        except LeaseHeldError as error:
+            self._answer_held(error)
+        return held
+
+    def _run_body(self, held: Lease) -> Any:
+        if self.policy.atomic:
+            return run_atomic(held, self.call, self.task.name, self.task_id, self.body)
+        return run_plain(held, self.body)
+
+    def _patience(self) -> float:
+        """Seconds to wait here: only a worker can put the task back into the queue instead."""
+        if self.policy.on_busy == "wait" or (self.policy.on_busy == "retry" and not self.in_worker):
+            return self.policy.busy_timeout
+        return min(self.policy.busy_wait, self.policy.busy_timeout)
+
+    def _answer_held(self, error: LeaseHeldError) -> NoReturn:
+        if self.in_worker and self.task_id and error.task_id == self.task_id:
+            # An earlier delivery of this very task is at work: its outcome is the outcome, so nothing is stored here.
+            self._send_again(pause(self.busy.tries, error.retry_after))
+            raise Ignore from error
+        left = self.busy.since + self.policy.busy_timeout - time()
+        if self.in_worker and self.policy.on_busy == "retry" and left > 0:
+            delay: Any = pause(self.busy.tries, error.retry_after, left)
+            raise Retry(exc=error, when=delay, sig=self._send_again(delay)) from error
+        if self.policy.on_busy == "skip" and self._may_be_skipped():
+            if self.in_worker and not (self.task.ignore_result or self.request.ignore_result):
+                self.task.backend.store_result(self.task_id, None, states.IGNORED, request=self.request)
+            raise Ignore from error
+        raise error
+
+    def _may_be_skipped(self) -> bool:
+        """Not where others wait for the outcome for ever: in a chain, in a chord; and a caller wants an answer."""
+        return not (self.request.called_directly or self.request.chain or self.request.chord)
+
+    def _send_again(self, delay: float) -> Any:
+        """Put this very task back into the queue; unlike ``retry()`` that is not counted against ``max_retries``."""
+        request = self.request
+        headers = self.busy.headers_of_next(request.headers)
+        again = self.task.signature_from_request(request, countdown=delay, retries=request.retries, headers=headers)
+        again.apply_async()
+        return again
+
+
+def fenced_task(
+    *,
+    resource: Name,
+    ttl: float | timedelta | None = None,
+    operation: Name | None = None,
+    atomic: bool = True,
+    on_busy: str = "retry",
+    busy_wait: float | timedelta = 1.0,
+    busy_timeout: float | timedelta = 300,
+    max_stale_retries: int = 3,
+    using: str = conf.DEFAULT_ALIAS,
+    **celery_options: Any,
+) -> Callable[[Callable[..., R]], Task[..., R]]:
+    """Make a Celery task whose body runs under the lease of a resource, fenced, and takes effect once.
+
+    A refused body is run again under a new grant, with fresh reads. ``Retry``, ``Ignore``, ``Reject``, a soft time
+    limit and every other exception undo what an atomic body wrote, and keep Celery's own outcome. A duplicate of the
+    task returns the recorded result, as JSON gives it.
+
+    Args:
+        resource: a template over the task's arguments, ``"stock:{sku}"``, or a callable that is given them.
+        ttl: seconds that the lease lives without renewal; default: the backend's.
+        operation: the key under which the body takes effect once for this task and resource: a template or a
+            callable. Default: the task's name and id. A direct call, which has no id, then happens each time.
+        atomic: run the body in ``lease.atomic()``. False, for long bodies that call out: row fences only, not once.
+        on_busy: what to do while somebody else holds the lease, after ``busy_wait`` seconds in the worker's slot:
+            "retry" puts the task back into the queue and fails after ``busy_timeout`` seconds, which does not count
+            against ``max_retries``; "wait" stays in the slot for up to ``busy_timeout``; "skip" stores the state
+            IGNORED, except in a chain or chord, where it is "fail"; "fail" raises LeaseHeldError. A direct or eager
+            call cannot be put back: there "retry" waits.
+        busy_wait: seconds.
+        busy_timeout: seconds.
+        max_stale_retries: how often a refused body is run again.
+        using: alias in ``FENCING["BACKENDS"]``.
+        celery_options: for Celery's ``shared_task``: ``bind``, ``base``, ``max_retries``, ``queue`` and so on.
+
+    Raises:
+        TypeError, ValueError: an option that cannot be, or a placeholder that is no parameter of the function.
+    """
+
+    def decorate(function: Callable[..., R]) -> Task[..., R]:
+        return _make_task(
+            function, celery_options, resource=resource, ttl=ttl, operation=operation, atomic=atomic, on_busy=on_busy,
+            busy_wait=busy_wait, busy_timeout=busy_timeout, max_stale_retries=max_stale_retries, using=using,
+        )  # fmt: skip
+
+    return decorate
+
+
+def leased_task(
+    *,
+    resource: Name,
+    ttl: float | timedelta | None = None,
+    on_busy: str = "retry",
+    busy_wait: float | timedelta = 1.0,
+    busy_timeout: float | timedelta = 300,
+    using: str = conf.DEFAULT_ALIAS,
+    **celery_options: Any,
+) -> Callable[[Callable[..., R]], Task[..., R]]:
+    """Make a Celery task whose body runs under a lease and nothing more; arguments as for :func:`fenced_task`.
+
+    For work that may happen twice, such as refreshing a cache: a worker that sleeps past its ttl wakes up beside the
+    next holder, and a redelivered task runs again.
+    """
+
+    def decorate(function: Callable[..., R]) -> Task[..., R]:
+        return _make_task(
+            function, celery_options, resource=resource, ttl=ttl, operation=None, atomic=False, on_busy=on_busy,
+            busy_wait=busy_wait, busy_timeout=busy_timeout, max_stale_retries=0, using=using,
+        )  # fmt: skip
+
+    return decorate
+
+
+def _make_task(function: Callable[..., R], celery_options: dict[str, Any], **policy: Any) -> Task[..., R]:
+    """A shared task whose class is made of ``FencedTask`` and the user's base."""
+    options = dict(celery_options)
+    base: Any = options.pop("base", None) or current_app.Task
+    members = {"abstract": True, "fencing": make_policy(function, bind=options.get("bind", False), **policy)}
+    # Refusals are expected: Celery logs them in one line.
+    options["throws"] = (*options.get("throws", base.throws), WriteRejectedError)
+    make: Any = shared_task(base=type(base.__name__, (FencedTask, base), members), **options)
+    task: Task[..., R] = make(function)
+    return task

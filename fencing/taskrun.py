@@ -1,0 +1,92 @@
+"""How the body of a task runs once its lease is held, and what one attempt tells the next. Knows no Celery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from time import time
+from typing import Any
+
+from fencing import conf
+from fencing.backends.base import HolderInfo
+from fencing.leases import Lease, held_leases, holder_info
+from fencing.taskpolicy import TaskCall
+from fencing.transactions import FencedTransaction
+
+# Message header in which a task that found its lease held tells its next attempt about that.
+HEADER = "fencing_busy"
+
+# The transaction that the innermost atomic body of this context runs in.
+open_body: ContextVar[FencedTransaction | None] = ContextVar("fencing_open_body", default=None)
+
+
+@dataclass(slots=True)
+class Busy:
+    """How long a task has found its lease held, and how often; it travels in the message's headers.
+
+    Attributes:
+        since: when that began, in seconds since 1970: the attempts run in different processes.
+        tries: attempts in vain so far.
+        stale: how often the body has been refused before.
+    """
+
+    since: float
+    tries: int = 0
+    stale: int = 0
+
+    @classmethod
+    def taken_from(cls, headers: dict[str, Any] | None) -> Busy:
+        """What the message brought; it is taken out, so that a retry of the user's begins afresh."""
+        return cls(**((headers or {}).pop(HEADER, None) or {"since": time()}))
+
+    def headers_of_next(self, headers: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The headers of the next attempt."""
+        return {**(headers or {}), HEADER: {"since": self.since, "tries": self.tries + 1, "stale": self.stale}}
+
+
+@contextmanager
+def own_context(info: HolderInfo) -> Iterator[None]:
+    """Name the holder of the grants made inside; neither that nor a lease outlives the block."""
+    before = held_leases()
+    named = holder_info.set(info)
+    try:
+        yield
+    finally:
+        holder_info.reset(named)
+        # A soft time limit can strike while a lease is being released; the heartbeat would renew it for ever.
+        for left in held_leases():
+            if left not in before:
+                left.release()
+
+
+def run_atomic(held: Lease, call: TaskCall, task_name: str, task_id: str, body: Callable[[], Any]) -> Any:
+    """Run the body in a fenced transaction, at most once for its operation, and return the recorded result."""
+    operation = call.operation(task_name, task_id)
+    transaction = FencedTransaction(
+        held,
+        operation=operation,
+        using=conf.backend_config(call.policy.using).database,
+        task=task_name,
+        digest=call.digest() if operation else "",
+    )
+
+    def in_transaction() -> Any:
+        outer = open_body.set(transaction)
+        try:
+            return body()
+        finally:
+            open_body.reset(outer)
+
+    return transaction.call(in_transaction)
+
+
+def run_plain(held: Lease, body: Callable[[], Any]) -> Any:
+    """Run the body, each of its statements for itself; a refusal that it swallowed is raised at its end."""
+    earlier = {id(refusal) for refusal in held.refused.values()}
+    result = body()
+    for refusal in held.refused.values():
+        if id(refusal) not in earlier:
+            raise refusal
+    return result
