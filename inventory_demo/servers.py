@@ -178,7 +178,7 @@ def clean(where: Addresses) -> None:
 def _remove(where: Addresses) -> None:
     use = _Use(where)
     users = FileLock(where.runtime / "users.lock")
-    if not users.take(FileLock.EXCLUSIVE):
+    if not wait_for(lambda: users.take(FileLock.EXCLUSIVE), seconds=10):  # somebody may just be leaving
         users.close()
         raise ServerError("The servers are in use: end the commands that use them first.")
     use.stop()
