@@ -303,10 +303,12 @@ def ensure_first_statement(connection: BaseDatabaseWrapper, lease: Lease) -> Non
     with connection.cursor() as cursor:
         cursor.execute("SHOW transaction_isolation")
         level = cursor.fetchone()[0]
-        if level not in ("repeatable read", "serializable"):
+        other = {"repeatable read": "serializable", "serializable": "repeatable read"}.get(level)
+        if other is None:
             return
         try:
-            # PostgreSQL itself refuses this once a snapshot has been taken.
+            # PostgreSQL refuses a change of the level once a snapshot has been taken: there and back tells.
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {other}")
             cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
         except DatabaseError as error:
             raise LeaseInsideTransactionError(

@@ -1,0 +1,426 @@
+"""lease.atomic(): the resource fence (I4), operations that happen once (I5), and what waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from fencing import (
+    AlreadyAppliedError,
+    LeaseInsideTransactionError,
+    LeaseLostError,
+    OperationMismatchError,
+    StaleReadError,
+    StaleWriteError,
+    lease,
+)
+from fencing.exceptions import FencingError
+from fencing.leases import Lease, acquire
+from fencing.models import FencedResource, FencedWrite, Operation
+from fencing.transactions import FencedTransaction
+from inventory_demo.models import Stock, StockDelta
+from tests.concurrency import BOUND, threads, wait_until, waiting_for_locks
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def stock() -> Stock:
+    return Stock.objects.create(sku="42", quantity=10)
+
+
+def grant(resource: str = "stock:42", ttl: float = 30) -> Lease:
+    """A lease that ends in the store at once, so that the next one is newer, without its holder's knowing."""
+    held = acquire(resource, ttl=ttl, give_up=None, using="default", allow_in_transaction=True)
+    held._backend.revoke(held._place, held.token)
+    return held
+
+
+def quantity() -> int:
+    return Stock.objects.get(sku="42").quantity
+
+
+def add(held: Lease, change: int) -> None:
+    one = Stock.objects.get(sku="42")
+    one.quantity += change
+    one.save(lease=held)
+
+
+def test_effect_key_and_result_commit_together(stock: Stock) -> None:
+    held = grant()
+    with held.atomic(operation="order-7") as once:
+        add(held, -3)
+        once.result = {"left": 7}
+    assert quantity() == 7
+    recorded = Operation.objects.get()
+    assert (recorded.resource, recorded.key, recorded.result, recorded.token) == (
+        "stock:42", "order-7", {"left": 7}, held.token,
+    )
+
+
+def test_duplicate_gets_the_recorded_result_and_no_effect(stock: Stock) -> None:
+    """I5"""
+    held = grant()
+    assert held.once("order-7", lambda: add(held, -3) or {"left": 7}) == {"left": 7}
+    later = grant()
+    with pytest.raises(AlreadyAppliedError) as caught, later.atomic(operation="order-7"):
+        raise AssertionError("the body of a duplicate runs")
+    assert caught.value.result == {"left": 7}
+    assert later.once("order-7", add, later, -3) == {"left": 7}
+    assert quantity() == 7
+    assert list(FencedWrite.objects.filter(outcome="duplicate").values_list("token", flat=True)) == [later.token] * 2
+
+
+def test_keys_are_of_their_resource_and_byte_by_byte(stock: Stock) -> None:
+    """S7, S8"""
+    Stock.objects.create(sku="43")
+    ran = []
+    for resource, key in (
+        ("stock:42", "order:A1"), ("stock:42", "order:a1"), ("stock:42", "order:A1 "), ("stock:42", "order:é"),
+        ("stock:42", "order:e"), ("stock:43", "order:A1"),
+    ):  # fmt: skip
+        grant(resource).once(key, ran.append, key)
+    assert len(ran) == 6
+
+
+def test_tasks_have_keys_of_their_own_and_other_arguments_are_no_duplicate(stock: Stock) -> None:
+    """S8"""
+    with lease("stock:42") as held:
+        for task in ("reserve", "invoice"):
+            FencedTransaction(held, operation="order:1", task=task, digest="d").call(add, held, -1)
+        assert quantity() == 8
+        with pytest.raises(OperationMismatchError):
+            FencedTransaction(held, operation="order:1", task="reserve", digest="other").call(add, held, -1)
+    assert quantity() == 8
+
+
+def test_failed_body_leaves_neither_effect_nor_key(stock: Stock) -> None:
+    held = grant()
+    with pytest.raises(ZeroDivisionError), held.atomic(operation="order-7"):
+        add(held, -3)
+        raise ZeroDivisionError
+    assert quantity() == 10
+    assert not Operation.objects.exists()
+    held.once("order-7", add, held, -3)
+    assert quantity() == 7
+
+
+@pytest.mark.parametrize("result", [object(), float("nan"), {1, 2}, b"x"])
+def test_result_that_json_cannot_hold(stock: Stock, result: Any) -> None:
+    held = grant()
+    with pytest.raises(TypeError), held.atomic(operation="order-7") as once:
+        add(held, -3)
+        once.result = result
+    assert quantity() == 10
+
+
+@pytest.mark.parametrize("operation", ["", "x" * 201, "a\0b", 7])
+def test_operation_that_cannot_be_a_key(operation: Any) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        grant().atomic(operation=operation)
+
+
+def test_superseded_holder_cannot_begin(stock: Stock) -> None:
+    old, newer = grant(), grant()
+    with newer.atomic():
+        pass
+    with pytest.raises(StaleWriteError) as caught, old.atomic():
+        raise AssertionError("the body of a superseded holder runs")
+    assert (caught.value.token, caught.value.seen) == (old.token, newer.token)
+    assert FencedWrite.objects.get(outcome="stale").action == "begin"
+
+
+def test_superseded_holder_has_no_effect_on_any_table(stock: Stock) -> None:
+    """I4: overtaken between begin and end, the old holder's transaction leaves nothing, in any table."""
+    old = grant()
+    with pytest.raises(StaleWriteError) as caught, old.atomic(operation="order-7"), threads() as start:
+        StockDelta.objects.create(sku="42", delta=-3, reason="sale", operation="order-7")
+        newer = grant()
+        start(lambda: newer.once("order-8", lambda: None)).result(BOUND)
+    assert caught.value.seen == newer.token
+    assert not StockDelta.objects.exists()
+    assert list(Operation.objects.values_list("key", flat=True)) == ["order-8"]
+    assert FencedWrite.objects.get(outcome="stale").action == "end"
+
+
+def test_begin_is_respected_by_an_older_row_write(stock: Stock) -> None:
+    old, newer = grant(), grant()
+    with newer.atomic():
+        assert quantity() == 10
+        with threads() as start, pytest.raises(StaleWriteError):
+            start(add, old, -3).result(BOUND)
+    assert quantity() == 10
+
+
+def test_old_statement_that_waited_for_the_row_is_refused(stock: Stock) -> None:
+    """S1 B: it was sent before the newer holder's begin, and would land after it."""
+    old, newer = grant(), grant()
+    mine = Stock.objects.get()
+    with threads() as start:
+        with transaction.atomic():
+            Stock.objects.select_for_update().get()
+            waiting = start(lambda: mine.save(lease=old))
+            wait_until(lambda: waiting_for_locks() == 1, "the old statement waits for the row")
+
+            def read_and_commit() -> int:
+                with newer.atomic():
+                    return quantity()
+
+            assert start(read_and_commit).result(BOUND) == 10
+        with pytest.raises(StaleWriteError) as caught:
+            waiting.result(BOUND)
+    assert caught.value.seen == newer.token
+    assert Stock.objects.get().last_token == 0
+
+
+def test_begin_waits_for_an_older_write_in_an_open_transaction(stock: Stock) -> None:
+    """S1 A: what the newer holder reads after its begin must stay true, so the begin waits for the older write."""
+    old, newer = grant(), grant()
+    read: list[int] = []
+    with threads() as start:
+        with transaction.atomic():
+            add(old, -3)
+
+            def begin_and_read() -> None:
+                with newer.atomic():
+                    read.append(quantity())
+
+            beginning = start(begin_and_read)
+            wait_until(lambda: waiting_for_locks() == 1, "the begin waits for the older transaction")
+            assert not read
+        beginning.result(BOUND)
+    assert read == [7]
+
+
+def test_first_write_of_the_newer_holder_waits_too(stock: Stock) -> None:
+    Stock.objects.create(sku="43")
+    old, newer = grant(), grant()
+    with threads() as start:
+        with transaction.atomic():
+            add(old, -3)
+            other = start(add, newer, +1)
+            wait_until(lambda: waiting_for_locks() == 1, "the newer write waits for the older transaction")
+        with pytest.raises(StaleReadError):
+            other.result(BOUND)
+    assert quantity() == 7
+
+
+def test_sleeper_before_its_first_write_blocks_nobody(stock: Stock) -> None:
+    old, newer = grant(), grant()
+    with pytest.raises(StaleWriteError), old.atomic(), threads() as start:
+        assert quantity() == 10
+        start(lambda: newer.once("x", lambda: add(newer, +1))).result(BOUND)
+    assert quantity() == 11
+
+
+def test_sleeper_after_its_first_write_is_ended_by_the_database(stock: Stock) -> None:
+    """L1: it holds row locks, so its transaction may idle for one ttl only."""
+    old, newer = grant(ttl=1), grant()
+    with pytest.raises(LeaseLostError, match="time ran out"), threads() as start, old.atomic():
+        add(old, -3)
+        start(lambda: newer.once("x", lambda: add(newer, +1))).result(BOUND)
+    assert quantity() == 11
+
+
+def test_row_write_in_an_open_transaction_is_bounded_as_well(stock: Stock) -> None:
+    old, newer = grant(ttl=1), grant()
+    with pytest.raises(Exception, match="idle|closed"), threads() as start, transaction.atomic():
+        add(old, -3)
+        start(lambda: newer.once("x", lambda: add(newer, +1))).result(BOUND)
+        Stock.objects.count()
+    assert quantity() == 11
+
+
+def test_wait_for_a_begin_ends_with_the_lease(stock: Stock) -> None:
+    """L6: bounded by the lease's remaining time, at least 1 ms, never for ever."""
+    old = grant()
+    newer = acquire("stock:42", ttl=0.5, give_up=0, using="default", allow_in_transaction=False)
+    with threads() as start, transaction.atomic():
+        add(old, -3)
+
+        def begin() -> None:
+            with newer.atomic():
+                pass
+
+        with pytest.raises(LeaseLostError):
+            start(begin).result(BOUND)
+        expired = grant(ttl=0.001)
+        wait_until(lambda: expired.remaining() == 0, "the lease is over")
+        with pytest.raises(LeaseLostError):
+            start(lambda: expired.once("y", lambda: None)).result(BOUND)
+
+
+def test_two_transactions_of_one_lease_do_not_both_take_effect(stock: Stock) -> None:
+    """S14: the later begin supersedes the earlier one."""
+    held = grant()
+
+    def order() -> None:
+        with held.atomic():
+            StockDelta.objects.create(sku="42", delta=-1, reason="sale", operation="second")
+
+    with pytest.raises(StaleWriteError), held.atomic(), threads() as start:
+        StockDelta.objects.create(sku="42", delta=-1, reason="sale", operation="first")
+        start(order).result(BOUND)
+    assert list(StockDelta.objects.values_list("operation", flat=True)) == ["second"]
+
+
+def test_concurrent_duplicates_take_effect_once(stock: Stock) -> None:
+    """The second copy began while the first still ran: it overtakes it, and one of the two takes effect."""
+    first = grant()
+    with threads() as start, pytest.raises(AlreadyAppliedError) as caught, first.atomic(operation="order-7"):
+        second = grant()
+        result = start(lambda: second.once("order-7", lambda: add(second, -3) or "second")).result(BOUND)
+        assert result == "second"
+        # The end's own look at the resource would refuse first; what is under test here is the key.
+        FencedResource.objects.update(holder=first.holder, last_token=first.token, begins=1)
+    assert caught.value.result == "second"
+    assert quantity() == 7
+
+
+def test_nested_atomic_of_one_lease_begins_once(stock: Stock) -> None:
+    with lease("stock:42") as held, held.atomic(operation="outer"):
+        with held.atomic(operation="inner") as inner:
+            add(held, -1)
+            inner.result = "in"
+        with pytest.raises(AlreadyAppliedError), held.atomic(operation="inner"):
+            pass
+        add(held, -1)
+    assert quantity() == 8
+    assert FencedResource.objects.get().begins == 1
+
+
+def test_two_leases_in_one_transaction() -> None:
+    """L10: the inner begin commits by itself and holds nothing while the body runs."""
+    Stock.objects.create(sku="42", quantity=10), Stock.objects.create(sku="43", quantity=0)
+    with lease(["stock:42", "stock:43"]) as (source, target), source.atomic(), target.atomic():
+        one, other = Stock.objects.get(sku="42"), Stock.objects.get(sku="43")
+        one.quantity, other.quantity = 7, 3
+        one.save(), other.save()
+    assert dict(Stock.objects.values_list("sku", "quantity")) == {"42": 7, "43": 3}
+
+
+def test_swallowed_refusal_is_raised_at_the_end(stock: Stock) -> None:
+    """I6, S18"""
+    mine, theirs = Stock.objects.get(), Stock.objects.get()
+    with lease("stock:42") as held, pytest.raises(StaleReadError), held.atomic():
+        theirs.save()
+        StockDelta.objects.create(sku="42", delta=1, reason="x", operation="x")
+        try:
+            mine.save()
+        except FencingError:
+            pass
+    assert not StockDelta.objects.exists()
+
+
+def test_mended_refusal_is_none(stock: Stock) -> None:
+    mine, theirs = Stock.objects.get(), Stock.objects.get()
+    with lease("stock:42") as held, held.atomic():
+        theirs.save()
+        with pytest.raises(StaleReadError):
+            mine.save()
+        mine.refresh_from_db()
+        mine.quantity = 3
+        mine.save()
+    assert quantity() == 3
+
+
+def test_inside_an_open_transaction(stock: Stock) -> None:
+    held = acquire("stock:42", ttl=30, give_up=0, using="default", allow_in_transaction=False)
+    with transaction.atomic(), pytest.raises(LeaseInsideTransactionError), held.atomic():
+        pass
+    held.release()
+    with transaction.atomic(), pytest.raises(LeaseInsideTransactionError):
+        lease("stock:42").__enter__()
+    with transaction.atomic(), lease("stock:42", allow_in_transaction=True) as allowed, allowed.atomic():
+        add(allowed, -3)
+    assert quantity() == 7
+
+
+def test_begin_inside_an_open_transaction_holds_until_its_commit(stock: Stock) -> None:
+    """Leaving the lease before the outer commit lets nobody newer in between."""
+    with threads() as start:
+        with transaction.atomic():
+            with lease("stock:42", allow_in_transaction=True) as held, held.atomic():
+                add(held, -3)
+            newer = grant()
+            other = start(lambda: newer.once("x", quantity))
+            wait_until(lambda: waiting_for_locks() == 1, "the newer begin waits for the outer commit")
+        assert other.result(BOUND) == 7
+
+
+def test_begin_under_repeatable_read_must_come_first(stock: Stock) -> None:
+    """S13: a snapshot taken before the begin would show the body what is old."""
+    with lease("stock:42", allow_in_transaction=True) as held:
+        with transaction.atomic(), pytest.raises(LeaseInsideTransactionError, match="first statement"):
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            quantity()
+            with held.atomic():
+                pass
+            transaction.set_rollback(True)
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            with held.atomic():
+                add(held, -3)
+    assert quantity() == 7
+
+
+def test_serialization_failure_stays_the_databases_error(stock: Stock) -> None:
+    """C22: it is retryable, and no refusal."""
+    from django.db import OperationalError
+
+    held = grant()
+    with threads() as start, pytest.raises(OperationalError, match="serialize"), transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        mine = Stock.objects.get()
+        start(add, held, -3).result(BOUND)
+        mine.save(lease=grant())
+    assert not FencedWrite.objects.exclude(outcome="accepted").exists()
+
+
+def test_signal_of_a_refused_transaction(stock: Stock) -> None:
+    from fencing.signals import write_rejected
+
+    seen: list[FencingError] = []
+
+    def note(error: FencingError, **_named: Any) -> None:
+        seen.append(error)
+
+    write_rejected.connect(note)
+    try:
+        old, newer = grant(), grant()
+        newer.once("x", lambda: None)
+        with pytest.raises(StaleWriteError) as caught:
+            old.once("y", lambda: None)
+    finally:
+        write_rejected.disconnect(note)
+    assert seen == [caught.value]
+
+
+def test_lost_deltas_and_deadlocks_under_stress(stock: Stock) -> None:
+    """Stale and live writers at random, by rows and by transactions: every accepted delta counts, exactly once."""
+    rounds, writers = 15, 6
+
+    def work(number: int) -> int:
+        accepted = 0
+        for turn in range(rounds):
+            held = grant()
+            try:
+                write: Callable[[], Any] = lambda held=held: add(held, 1)
+                held.once(f"{number}-{turn}", write) if turn % 2 else write()
+                accepted += 1
+            except (StaleWriteError, StaleReadError, LeaseLostError):
+                pass
+        return accepted
+
+    with threads() as start:
+        accepted = sum(one.result(60) for one in [start(work, number) for number in range(writers)])
+    assert quantity() == 10 + accepted
+    assert FencedWrite.objects.filter(action="update", outcome="accepted").count() == accepted
+    assert accepted > 0
