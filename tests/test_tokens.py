@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import connection, connections, transaction
 
-from fencing import tokens
+from fencing import ranges, tokens
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import Granted, Held, HolderInfo, Lost, NeedsRange, Place
 from fencing.conf import MAX_TOKEN
@@ -106,13 +106,15 @@ def test_i1_everything_that_a_store_forgets(backend: LeaseBackend) -> None:
     """C08: cache.clear(), FLUSHALL, an evicted or deleted counter."""
     highest = [grant(backend, fresh()) for _ in range(13)][-1]
     place = tokens.place_of(backend, "stock:42")
-    for forget in (
-        lambda: raw(backend).flushall(),
-        lambda: raw(backend).flushdb(),
-        lambda: raw(backend).delete(counter(place)),
-        lambda: raw(backend).hdel(counter(place), "next", "ceiling"),
-        lambda: raw(backend).hset(counter(place), mapping={"replid": "0" * 40, "next": 1, "ceiling": 100}),
-    ):
+    store = raw(backend)
+    forgetting: list[Callable[[], Any]] = [
+        lambda: store.flushall(),
+        lambda: store.flushdb(),
+        lambda: store.delete(counter(place)),
+        lambda: store.hdel(counter(place), "next", "ceiling"),
+        lambda: store.hset(counter(place), mapping={"replid": "0" * 40, "next": 1, "ceiling": 100}),
+    ]
+    for forget in forgetting:
         forget()
         token = grant(backend, fresh())
         assert token > highest
@@ -176,7 +178,7 @@ def test_s3_the_first_acquire_sent_again_after_a_flush(backend: LeaseBackend, mo
     place = tokens.place_of(backend, "stock:42")
     first = backend.acquire(place, "a", 30.0, NOBODY)
     assert isinstance(first, NeedsRange)
-    slow = tokens._reserve(backend.config, place, 10)
+    slow = ranges.reserve(backend.config, place, 10)
     newest = grant(backend, fresh())
     assert newest > slow[-1]
     raw(backend).flushall()
@@ -413,7 +415,7 @@ def test_a_store_that_keeps_no_range_ends_in_an_error(backend: LeaseBackend, mon
 
 @pytest.mark.django_db
 def test_a_database_without_the_tables_is_a_typed_error(backend: LeaseBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "quoted", lambda name: '"no_such_table"')
+    monkeypatch.setattr(ranges, "quoted", lambda name: '"no_such_table"')
     with pytest.raises(LeaseBackendError, match="no_such_table"), transaction.atomic():
         grant(backend)
 

@@ -13,6 +13,7 @@ from redis.retry import Retry
 
 from fencing.backends.base import HolderInfo
 from fencing.backends.redis import RedisBackend
+from fencing.backends.scripts import DRAW, Script
 from fencing.exceptions import LeaseBackendError
 from tests.backends.stores import NOBODY, PrivateRedis, Store, config, redis_store
 from tests.services import PrivateValkey
@@ -125,11 +126,12 @@ def test_a_reply_that_was_lost_does_not_lose_the_grant(server: PrivateValkey, se
     store = redis_store(settings, server.url(), OPTIONS=again)
     store.open()
     client = client_of(store)
-    parse, lost = client.parse_response, []
+    lost: list[Any] = []
+    parse: Callable[..., Any] = client.parse_response
 
-    def lose_the_first(connection: Any, name: str, **options: Any) -> Any:
-        answer = parse(connection, name, **options)
-        if name == "EVALSHA" and not lost:
+    def lose_the_first(connection: Any, command_name: Any, **options: Any) -> Any:
+        answer = parse(connection, command_name, **options)
+        if command_name == "EVALSHA" and not lost:
             lost.append(answer)
             connection.disconnect()
             raise redis.ConnectionError("cut")
@@ -175,14 +177,11 @@ def test_a_user_who_may_not_read_info_is_told_so(kind: type[PrivateValkey], sett
 def test_a_server_without_a_replid_of_its_own_is_refused(
     server: PrivateValkey, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fencing.backends import redis as module
-    from fencing.backends.scripts import Script
-
     store = redis_store(settings, server.url())
     store.open()
-    hidden = module.DRAW.source.replace("'master_replid:'", "'redis_mode:'")
-    assert hidden != module.DRAW.source
-    monkeypatch.setattr(module, "DRAW", Script(hidden, "0" * 40))
+    hidden = DRAW.source.replace("'master_replid:'", "'redis_mode:'")
+    assert hidden != DRAW.source
+    monkeypatch.setattr("fencing.backends.redis.DRAW", Script(hidden, "0" * 40))
     with pytest.raises(LeaseBackendError, match="master_replid"):
         store.backend.draw(store.place())
 

@@ -1,0 +1,190 @@
+"""Ranges of tokens, reserved in the database: one row per namespace holds the highest number reserved.
+
+Every reservation is one statement that commits by itself, before a number of the range can be issued.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from django.core.signals import setting_changed
+from django.db import Error as DatabaseProblem
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.dispatch import receiver
+from django.utils import timezone
+
+from fencing.backends.base import NeedsRange, Place
+from fencing.conf import MAX_TOKEN, BackendConfig
+from fencing.connections import autocommit
+from fencing.exceptions import InvalidTokenError, LeaseBackendError, TokensExhaustedError
+from fencing.tables import quoted
+
+# A number that is higher than what was reserved by more than this was not issued but invented.
+MAX_RAISE = 2**40
+# Each round that fails means that the row vanished, or that the end of the numbers is near.
+ROUNDS = 20
+
+
+class Namespace(NamedTuple):
+    """What the row of a namespace says, as far as it never changes."""
+
+    space: str
+    partitions: int
+
+
+class MovedError(LeaseBackendError):
+    """The namespace's row has another random id than this process knew: what it asked for is to be asked again."""
+
+
+_namespaces: dict[tuple[str, str], Namespace] = {}
+
+
+def namespace_of(config: BackendConfig) -> Namespace:
+    """The namespace's row, read once per process, and created where there is none.
+
+    Raises:
+        LeaseBackendError: the database cannot be used.
+    """
+    key = (config.database, config.namespace)
+    known = _namespaces.get(key)
+    if known is None:
+        with _database(config) as connection, connection.cursor() as cursor:
+            row = _row(cursor, config)
+            if row is None:
+                _insert_row(cursor, config, secrets.token_hex(8))
+                row = _row(cursor, config)
+        if row is None:
+            raise LeaseBackendError(config.alias, f"the row of namespace {config.namespace!r} vanishes at once.")
+        known = _namespaces[key] = Namespace(row[0], row[1])
+    return known
+
+
+@receiver(setting_changed)
+def _forget_namespaces(*, setting: str, **_kwargs: Any) -> None:
+    if setting in ("FENCING", "DATABASES"):
+        _namespaces.clear()
+
+
+def reserve(
+    config: BackendConfig, place: Place, size: int, *, issued: int = 0, seen: int = 0, reign: NeedsRange | None = None
+) -> range:
+    """Reserve numbers above everything reserved before.
+
+    Args:
+        config: the alias that asks.
+        place: where the store counts.
+        size: how many numbers; near the end it may be one.
+        issued: the highest number that the store has issued, to be passed as well.
+        seen: a number that a row holds, to be passed as well.
+        reign: the store's request, when the range is for a reign that may be new and is to be logged.
+
+    Returns:
+        The numbers, rising.
+
+    Raises:
+        MovedError: the row was created anew since ``place`` was worked out.
+        InvalidTokenError: ``seen`` is too far above everything reserved.
+        TokensExhaustedError: no number is left.
+        LeaseBackendError: the database cannot be used.
+    """
+    with _database(config) as connection:
+        for _ in range(ROUNDS):
+            with connection.cursor() as cursor:
+                ceiling = _raise_ceiling(connection, cursor, config, place.space, size, issued, seen)
+                if ceiling is None:
+                    size = _why_not(cursor, config, place.space, size, issued, seen)
+                    continue
+                numbers = range(ceiling - size + 1, ceiling + 1)
+                if reign is not None:
+                    _log_reign(connection, cursor, config, place, reign, numbers[0])
+                return numbers
+    raise LeaseBackendError(config.alias, f"the row of namespace {config.namespace!r} vanishes again and again.")
+
+
+def _raise_ceiling(
+    connection: BaseDatabaseWrapper, cursor: Any, config: BackendConfig, space: str, size: int, issued: int, seen: int
+) -> int | None:
+    """Raise the ceiling by ``size`` above everything and return it; None if the row does not allow it."""
+    durable, source, larger = "", "", "MAX"
+    if connection.vendor == "postgresql":
+        # A reservation that a crash of the database forgets would be made twice.
+        durable = (
+            "WITH durable AS MATERIALIZED (SELECT set_config('synchronous_commit', CASE current_setting("
+            "'synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)) "
+        )
+        source, larger = " FROM durable", "GREATEST"
+    floor = max(issued, seen)
+    used = f"{larger}(kept.ceiling, CAST(%s AS bigint))"
+    cursor.execute(
+        f"{durable}UPDATE {quoted('TokenRange')} AS kept SET ceiling = {used} + %s{source} "  # noqa: S608
+        f"WHERE kept.namespace = %s AND kept.space = %s AND {used} <= %s AND {used} >= %s RETURNING ceiling",
+        [floor, size, config.namespace, space, floor, MAX_TOKEN - size, issued, seen - MAX_RAISE],
+    )
+    row = cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+def _why_not(cursor: Any, config: BackendConfig, space: str, size: int, issued: int, seen: int) -> int:
+    """The size with which to try again, or the error that says why nothing was reserved."""
+    row = _row(cursor, config)
+    if row is None:
+        # A test was rolled back, or its database flushed: the store still counts under the id that is known here.
+        _insert_row(cursor, config, space)
+        return size
+    if row[0] != space:
+        _namespaces.pop((config.database, config.namespace), None)
+        raise MovedError(config.alias, f"namespace {config.namespace!r} was created anew.")
+    reserved = max(int(row[2]), issued)
+    if seen > reserved + MAX_RAISE:
+        detail = f"{reserved} is the highest that namespace {config.namespace!r} has reserved; it was not issued"
+        raise InvalidTokenError(seen, detail)
+    if max(reserved, seen) >= MAX_TOKEN:
+        raise TokensExhaustedError(config.namespace, reserved)
+    return size if max(reserved, seen) <= MAX_TOKEN - size else 1
+
+
+def _row(cursor: Any, config: BackendConfig) -> tuple[str, int, int] | None:
+    cursor.execute(
+        f"SELECT space, partitions, ceiling FROM {quoted('TokenRange')} WHERE namespace = %s",  # noqa: S608
+        [config.namespace],
+    )
+    found: tuple[str, int, int] | None = cursor.fetchone()
+    return found
+
+
+def _insert_row(cursor: Any, config: BackendConfig, space: str) -> None:
+    cursor.execute(
+        f"INSERT INTO {quoted('TokenRange')} (namespace, space, partitions, ceiling) "  # noqa: S608
+        "VALUES (%s, %s, %s, 0) ON CONFLICT DO NOTHING",
+        [config.namespace, space, config.partitions],
+    )
+
+
+def _log_reign(
+    connection: BaseDatabaseWrapper, cursor: Any, config: BackendConfig, place: Place, needs: NeedsRange, first: int
+) -> None:
+    now = connection.ops.adapt_datetimefield_value(timezone.now())
+    cursor.execute(
+        f'INSERT INTO {quoted("Reign")} (namespace, "partition", reign, server, first_token, opened_at) '  # noqa: S608
+        "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+        [config.namespace, place.partition, needs.reign, needs.server, first, now],
+    )
+
+
+@contextmanager
+def _database(config: BackendConfig) -> Iterator[BaseDatabaseWrapper]:
+    """A connection to the database that owns the numbers, on which each statement commits by itself."""
+    try:
+        with autocommit(config.database) as connection:
+            if connection.vendor not in ("postgresql", "sqlite"):
+                detail = (
+                    f"database {config.database!r} is {connection.vendor}; numbers are kept in PostgreSQL or SQLite."
+                )
+                raise LeaseBackendError(config.alias, detail)
+            yield connection
+    except DatabaseProblem as error:
+        detail = f"database {config.database!r}, which owns the numbers, refused: {type(error).__name__}: {error}"
+        raise LeaseBackendError(config.alias, detail) from error
