@@ -1,0 +1,20 @@
+"""Settings of a worker that a command or a test starts for itself (see `inventory_demo.worker`)."""
+
+from __future__ import annotations
+
+import os
+
+from inventory_demo.settings import *  # noqa: F403
+
+# Celery warns of a memory leak otherwise.
+DEBUG = False
+
+# A test runs on a database of its own.
+DATABASES["default"]["NAME"] = os.environ["WORKER_DATABASE"]  # noqa: F405
+
+# The story shall be short.
+STOCK_TTL = 2
+
+# PostgreSQL ends a transaction that idles for longer than the lease's ttl. Here the sleeper shall find its connection as
+# it left it, so that its late write is sent and the row's token alone decides.
+FENCING["IDLE_IN_TRANSACTION"] = 60  # noqa: F405
