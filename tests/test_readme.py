@@ -1,0 +1,35 @@
+"""The README's quick start runs as printed, in a fresh project on a database of its own; then the tutorial's rest does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.documents import ROOT, commands, marked, quick_start, section_of
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_the_quick_start_and_the_tutorial_run_as_printed(tmp_path: Path) -> None:
+    readme = section_of(ROOT / "README.md", "Quick start")
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    assert commands(readme)[3:] == [
+        "python manage.py makemigrations shop", "python manage.py migrate", "python story.py",
+    ]  # fmt: skip
+    [(_, worker)] = marked(tutorial, "worker")
+    with quick_start(tmp_path) as project:
+        project.check_outputs(readme)
+        project.write_files(tutorial)
+        with project.running(worker.strip().removeprefix("$ ")):
+            project.check_outputs(tutorial)
+        project.run("python manage.py check")
+        project.run("python manage.py makemigrations --check")
+
+
+def test_the_two_commands_are_targets_of_make() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    assert commands(section_of(ROOT / "README.md", "See it")) == ["make demo", "make test"]
+    for target in ("demo", "test", "serve", "clean"):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
