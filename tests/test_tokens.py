@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,9 +155,11 @@ def test_i1_an_old_dump_does_not_count_on(valkey_server: Callable[..., PrivateVa
 @pytest.mark.django_db
 def test_i1_the_database_was_set_back(backend: LeaseBackend) -> None:
     """S11: what the store has issued is a lower bound as well."""
-    highest = [grant(backend, fresh()) for _ in range(27)][-1]
+    place, _ = tokens.acquire(backend, fresh(), "holder", 30.0, NOBODY)
+    tokens.raise_above(backend, place, 5000)
+    highest = grant(backend, fresh())
     TokenRange.objects.filter(namespace=backend.config.namespace).update(ceiling=5)
-    for _ in range(12):
+    for _ in range(25):
         token = grant(backend, fresh())
         assert token > highest
         highest = token
@@ -425,3 +428,54 @@ def test_another_database_is_a_typed_error(backend: LeaseBackend, monkeypatch: p
     monkeypatch.setattr(connections["default"], "vendor", "oracle")
     with pytest.raises(LeaseBackendError, match="oracle"):
         grant(backend)
+
+
+# --- on SQLite
+
+
+@pytest.fixture
+def on_sqlite(django_db_blocker: Any, tmp_path: Path, valkey: PrivateValkey, settings: Any) -> Iterator[LeaseBackend]:
+    """A backend whose numbers are kept in an SQLite file; no other database is used."""
+    entry = {**connections.settings["default"], "ENGINE": "django.db.backends.sqlite3", "NAME": tmp_path / "numbers"}
+    connections.settings["numbers"] = {**entry, "OPTIONS": {"timeout": 1}}
+    try:
+        with django_db_blocker.unblock():
+            with connections["numbers"].schema_editor() as editor:
+                editor.create_model(TokenRange)
+                editor.create_model(Reign)
+            yield configure(settings, valkey.url(), DATABASE="numbers")
+    finally:
+        connections["numbers"].close()
+        del connections["numbers"], connections.settings["numbers"]
+
+
+def test_i1_ranges_on_sqlite(on_sqlite: LeaseBackend) -> None:
+    issued = [grant(on_sqlite, fresh()) for _ in range(25)]
+    raw(on_sqlite).flushall()
+    with transaction.atomic("numbers"):
+        issued.append(grant(on_sqlite))
+    assert issued == [*range(1, 26), 31]
+    rows = Reign.objects.using("numbers").filter(namespace=on_sqlite.config.namespace)
+    assert sorted(one.first_token for one in rows) == [1, 31]
+
+
+def test_the_end_of_the_numbers_on_sqlite(on_sqlite: LeaseBackend) -> None:
+    place, _ = tokens.acquire(on_sqlite, "stock:42", "holder", 30.0, NOBODY)
+    tokens.raise_above(on_sqlite, place, 2**40)
+    assert grant(on_sqlite, fresh()) == 2**40 + 1
+    with pytest.raises(InvalidTokenError):
+        tokens.raise_above(on_sqlite, place, MAX_TOKEN)
+    TokenRange.objects.using("numbers").update(ceiling=MAX_TOKEN - 1)
+    raw(on_sqlite).flushall()
+    assert grant(on_sqlite) == MAX_TOKEN
+    with pytest.raises(TokensExhaustedError):
+        grant(on_sqlite, fresh())
+
+
+def test_a_writer_in_the_way_is_a_typed_error_on_sqlite(on_sqlite: LeaseBackend) -> None:
+    tokens.place_of(on_sqlite, "stock:42")
+    with transaction.atomic("numbers"):
+        TokenRange.objects.using("numbers").create(namespace="mine", space="", partitions=1, ceiling=0)
+        with pytest.raises(LeaseBackendError, match="locked"):
+            grant(on_sqlite)
+    assert TokenRange.objects.using("numbers").filter(namespace="mine").exists()
