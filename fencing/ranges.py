@@ -62,6 +62,12 @@ def namespace_of(config: BackendConfig) -> Namespace:
     return known
 
 
+def forget_database(alias: str) -> None:
+    """Forget the namespaces of a database whose tables were emptied: their rows come back with other ids."""
+    for key in [key for key in _namespaces if key[0] == alias]:
+        _namespaces.pop(key, None)
+
+
 @receiver(setting_changed)
 def _forget_namespaces(*, setting: str, **_kwargs: Any) -> None:
     if setting in ("FENCING", "DATABASES"):

@@ -9,15 +9,20 @@ from django.core.management.commands import flush
 from django.db import connections
 
 from fencing.guards import lift
+from fencing.ranges import forget_database
 
 
 class Command(flush.Command):
-    """Core's command and options, with the guard lifted for the statements that empty a table, and for no others."""
+    """Core's command and options, with the guard lifted for the statements that empty a table, and for no others.
+
+    This process forgets the namespaces' ids as well: other processes are going to see new ones.
+    """
 
     def handle(self, **options: Any) -> None:
         """Empty the tables of ``--database``."""
         with connections[options["database"]].execute_wrapper(_lift_for_emptying):
             super().handle(**options)
+        forget_database(options["database"])
 
 
 def _lift_for_emptying(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: dict[str, Any]) -> Any:
