@@ -26,6 +26,25 @@ CELERY_RESULT_BACKEND = {results!r}
 CELERY_TASK_DEFAULT_QUEUE = {queue!r}
 """
 
+# The examples of a document find no rows of an earlier one.
+FRESH = """
+import os
+
+import django
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "mysite.settings"
+django.setup()
+
+from fencing import unfenced
+from fencing.models import FencedWrite
+from shop.models import Stock
+
+with unfenced("examples begin"):
+    Stock.objects.all().delete()
+FencedWrite.objects.all().delete()
+"""
+MARK = "--- example"
+
 
 def section_of(path: Path, heading: str) -> str:
     """The text below a heading of the second level."""
@@ -85,6 +104,16 @@ class Project:
         """Run the scripts whose output a document prints, and compare."""
         for script, output in marked(text, "output"):
             assert self.run(f"python {script}") == output
+
+    def check_examples(self, text: str) -> None:
+        """Run a document's examples one after the other in one process, and compare what they print."""
+        blocks = re.findall(
+            r"<!-- run -->\n```python\n(.*?)```\n(?:\n<!-- prints -->\n```text\n(.*?)```)?", text, re.DOTALL
+        )
+        script = "".join(f"print({MARK!r})\n{code}" for code, _ in blocks)
+        (self.folder / "examples.py").write_text(FRESH + script)
+        printed = self.run("python examples.py").split(f"{MARK}\n")[1:]
+        assert printed == [output for _, output in blocks]
 
     def _addresses(self) -> str:
         return OWN_ADDRESSES.format(

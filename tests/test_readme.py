@@ -1,4 +1,4 @@
-"""The README's quick start runs as printed, in a fresh project on a database of its own; then the tutorial's rest does."""
+"""The README's quick start runs as printed, in a fresh project on a database of its own; then so do how-to and tutorial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.documents import ROOT, commands, marked, quick_start, section_of
 
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
-def test_the_quick_start_and_the_tutorial_run_as_printed(tmp_path: Path) -> None:
+def test_quick_start_how_to_and_tutorial_run_as_printed(tmp_path: Path) -> None:
     readme = section_of(ROOT / "README.md", "Quick start")
     tutorial = (ROOT / "docs" / "tutorial.md").read_text()
     assert commands(readme)[3:] == [
@@ -24,6 +24,7 @@ def test_the_quick_start_and_the_tutorial_run_as_printed(tmp_path: Path) -> None
         project.write_files(tutorial)
         with project.running(worker.strip().removeprefix("$ ")):
             project.check_outputs(tutorial)
+        project.check_examples((ROOT / "docs" / "howto.md").read_text())
         project.run("python manage.py check")
         project.run("python manage.py makemigrations --check")
 
