@@ -240,6 +240,8 @@ def leased_task(
     For work that may happen twice, such as refreshing a cache: a worker that sleeps past its ttl wakes up beside the
     next holder, and a redelivered task runs again.
     """
+    if fence_only := sorted({"operation", "atomic", "max_stale_retries"} & celery_options.keys()):
+        raise TypeError(f"leased_task takes no {', '.join(fence_only)}: use fenced_task.")
 
     def decorate(function: Callable[..., R]) -> Task[..., R]:
         return _make_task(

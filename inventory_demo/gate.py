@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from time import monotonic, time
 from typing import Any
 
@@ -62,15 +61,21 @@ class Gate:
         self._store.xadd(self._reports, {"report": json.dumps(facts)})
         self._store.expire(self._reports, KEPT)
 
-    def next_report(self, seconds: float, is_alive: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+    def next_report(self, seconds: float) -> dict[str, Any]:
         """Wait for the next report and return it; raises GateError after so many seconds."""
         deadline = monotonic() + seconds
-        while monotonic() < deadline and is_alive():
-            for _stream, entries in self._store.xread({self._reports: self._read}, count=1, block=500):
-                self._read, fields = entries[0]
-                found: dict[str, Any] = json.loads(fields[b"report"])
-                return found
-        raise GateError(f"Nothing happened in the worker within {seconds:g} s.")
+        while (report := self.report_now(block=500)) is None:
+            if monotonic() > deadline:
+                raise GateError(f"Nothing happened in the worker within {seconds:g} s.")
+        return report
+
+    def report_now(self, *, block: int | None = None) -> dict[str, Any] | None:
+        """The next report, or None if there is none, now or within `block` milliseconds."""
+        for _stream, entries in self._store.xread({self._reports: self._read}, count=1, block=block):
+            self._read, fields = entries[0]
+            report: dict[str, Any] = json.loads(fields[b"report"])
+            return report
+        return None
 
     def remove(self) -> None:
         """Leave nothing in the store."""

@@ -92,7 +92,7 @@ class Story:
     def writes(self) -> list[dict[str, Any]]:
         """What the history says about this story's writes."""
         rows = FencedWrite._default_manager.filter(resource=self.resource).order_by("id")
-        return [*rows.values("token", "outcome", "seen")]
+        return [dict(row) for row in rows.values("token", "outcome", "seen")]
 
     def play(self, worker: Worker, gate: Gate) -> None:
         """Play the story in the processes of `worker`, which reports to `gate`.

@@ -48,7 +48,7 @@ class Worker:
     ) -> None:
         self.queue = queue
         self.name = f"{queue}@fencing"
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
         self._command = [
             sys.executable, "-m", "inventory_demo.worker", "--pool=prefork", f"--concurrency={concurrency}",
             f"--queues={queue}", f"--hostname={self.name}", "--loglevel=INFO", "--without-gossip", "--without-mingle",

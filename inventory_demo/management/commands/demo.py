@@ -41,7 +41,7 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         outcome = as_object(stories[True], stories[False])
         if options["json"]:
-            output.print_json(json.dumps(outcome), indent=None)
+            self.stdout.write(json.dumps(outcome))
         else:
             for story in stories.values():
                 output.print(table(story, console=output))

@@ -1,0 +1,40 @@
+"""Committed rows and a real worker: both for a whole module, each test has an article of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from django.core.management import call_command
+from pytest_django.plugin import DjangoDbBlocker
+
+from inventory_demo.factories import StockFactory
+from inventory_demo.gate import Gate
+from inventory_demo.models import Stock
+from inventory_demo.worker import Worker
+from tests.celery.helpers import Article
+
+
+@pytest.fixture(scope="module")
+def committed(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """The test database without a transaction around the tests: threads and workers must see their rows."""
+    with django_db_blocker.unblock():
+        yield
+        call_command("flush", verbosity=0, interactive=False)
+
+
+@pytest.fixture(scope="module")
+def worker(committed: None) -> Iterator[Worker]:
+    """A prefork worker with two processes and the tasks of `tests.celery.tasks`."""
+    with Worker(f"test-{uuid4().hex[:8]}", include=["tests.celery.tasks"]) as running:
+        yield running
+
+
+@pytest.fixture
+def article(committed: None) -> Iterator[Article]:
+    """A stock of ten pieces with a gate of its own."""
+    stock: Stock = StockFactory.create(sku=f"test-{uuid4().hex[:8]}")
+    gate = Gate(stock.sku)
+    yield Article(stock.sku, gate)
+    gate.remove()
