@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from fencing import conf
-from fencing.naming import check_resource, render, template_fields
+from fencing.naming import NAMEABLE, check_resource, render, template_fields
 from fencing.transactions import check_operation
 
 ON_BUSY = ("retry", "wait", "skip", "fail")
@@ -79,8 +79,13 @@ class TaskCall:
 
     def digest(self) -> str:
         """What tells this call from others under the same key: a hash of its arguments."""
-        arguments = json.dumps(self.bound.arguments, sort_keys=True, separators=(",", ":"), default=repr)
+        arguments = json.dumps(self.bound.arguments, sort_keys=True, separators=(",", ":"), default=_text)
         return hashlib.sha256(arguments.encode()).hexdigest()
+
+
+def _text(value: object) -> str:
+    """A UUID or a date is the same argument as its text: which of the two arrives depends on the serializer."""
+    return str(value) if isinstance(value, NAMEABLE) else repr(value)
 
 
 def _filled(name: Name, bound: inspect.BoundArguments) -> str:

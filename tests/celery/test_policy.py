@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 from celery import Task
-from celery.exceptions import Retry
+from celery.exceptions import Retry, SoftTimeLimitExceeded
 from django.conf import settings
 from django.db import connection, connections, transaction
 from django.test import override_settings
 
 from fencing import (
+    Lease,
     LeaseBackendError,
     LeaseHeldError,
     LeaseInsideTransactionError,
@@ -26,11 +28,12 @@ from fencing import (
     WriteRejectedError,
     current_lease,
     lease,
+    leases,
 )
 from fencing.celery import fenced_task, leased_task
 from fencing.leases import holder_info
 from fencing.models import Operation
-from fencing.taskpolicy import pause
+from fencing.taskpolicy import make_policy, pause
 from inventory_demo.models import StockDelta
 from inventory_demo.server_support import wait_for
 from inventory_demo.tasks import OversoldError, apply_delta
@@ -111,6 +114,21 @@ def test_same_operation_takes_effect_once_however_its_arguments_are_written(arti
     assert article.outcomes() == ["accepted", "duplicate", "duplicate"]
 
 
+def test_argument_and_its_text_are_one_call() -> None:
+    def key(sku: Any, day: Any = None) -> None: ...
+
+    policy = make_policy(
+        key, bind=False, resource="stock:{sku}", ttl=None, operation="{sku}", atomic=True, on_busy="retry",
+        busy_wait=1, busy_timeout=1, max_stale_retries=0, using="default",
+    )  # fmt: skip
+    number = UUID(int=5)
+    calls = [policy.call((number,), {}), policy.call((), {"sku": str(number)}), policy.call((number, None), {})]
+    assert len({(call.resource, call.operation("task", "id"), call.digest()) for call in calls}) == 1
+    assert policy.call((number, 1), {}).digest() != calls[0].digest()
+    with pytest.raises(TypeError):
+        policy.call((True,), {})
+
+
 def test_one_key_for_two_calls_is_no_duplicate(article: Article) -> None:
     assert tasks.named(article.sku, -1) == 9
     with pytest.raises(OperationMismatchError):
@@ -153,6 +171,21 @@ def test_eager_call_names_task_and_id_as_holder(article: Article) -> None:
     live, task_id = seen[0]
     assert (live.info.task_name, live.info.task_id) == ("tests.named_holder", task_id)
     assert holder_info.get().task_id == ""
+
+
+def test_interrupted_release_is_made_up_for(article: Article, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(held: Lease) -> None:
+        raise SoftTimeLimitExceeded
+
+    monkeypatch.setattr(leases, "_leave", interrupted)
+    with pytest.raises(SoftTimeLimitExceeded):
+        tasks.retrying(article.sku)
+    assert article.is_free()
+    assert current_lease() is None
+
+
+def test_task_can_be_sent_on_commit() -> None:
+    assert callable(apply_delta.delay_on_commit)  # type: ignore[attr-defined]
 
 
 def test_task_called_under_its_lease_joins_it(article: Article) -> None:
