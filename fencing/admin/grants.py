@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from fencing import conf, history
 from fencing.admin import cells
 from fencing.admin.filters import EndedFilter, GrantWindowFilter
-from fencing.admin.readonly import ReadOnlyAdmin
+from fencing.admin.readonly import HistoryAdmin
 from fencing.admin.writes import written
 from fencing.exceptions import FencingError
 from fencing.models import FencedWrite
@@ -75,7 +75,7 @@ class GrantChangeList(ChangeList):
         count_outcomes(self.result_list)
 
 
-class TokenGrantAdmin(ReadOnlyAdmin):
+class TokenGrantAdmin(HistoryAdmin):
     """Every lease that was granted: to whom, for how long, how it ended, and what was written under it."""
 
     list_display = (

@@ -34,18 +34,13 @@ class CappedPaginator(BasePaginator):
 
 
 class ReadOnlyAdmin(BaseAdmin):
-    """A list to look at: nobody may add, change or delete, superusers included.
+    """A list to look at: nobody may add, change or delete, superusers included. For models of your own, too.
 
     Attributes:
-        detail: what the page of one row shows: names of fields, and cells.
-        exact_texts: the columns that a search compares with the whole input; each should lead an index, apart from
-            ``namespace``.
-        exact_numbers: the same for an input that is a number.
+        detail: what the page of one row shows: names of fields, and functions of the row; default: all fields.
     """
 
     detail: ClassVar[tuple[Any, ...]] = ()
-    exact_texts: ClassVar[tuple[str, ...]] = ()
-    exact_numbers: ClassVar[tuple[str, ...]] = ()
 
     actions = None
     list_per_page = 100
@@ -69,11 +64,24 @@ class ReadOnlyAdmin(BaseAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """What the page of one row shows."""
-        return self.detail
+        return self.detail or super().get_fields(request, obj)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """All of it, so that cells show their own text."""
-        return self.detail
+        """All of ``detail``, because a function cannot be a field of a form."""
+        return self.detail or super().get_readonly_fields(request, obj)
+
+
+class HistoryAdmin(ReadOnlyAdmin):
+    """A list of one of this app's tables, searched for whole texts and numbers.
+
+    Attributes:
+        exact_texts: the columns that a search compares with the whole input; each should lead an index, apart from
+            ``namespace``.
+        exact_numbers: the same for an input that is a number.
+    """
+
+    exact_texts: ClassVar[tuple[str, ...]] = ()
+    exact_numbers: ClassVar[tuple[str, ...]] = ()
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
         """The names of what is searched; a list without any shows no search box."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils.translation import gettext_lazy as _
 
 from fencing.admin import cells
-from fencing.admin.readonly import ReadOnlyAdmin
+from fencing.admin.readonly import HistoryAdmin
 
 APPLIED = cells.column("applied_at", _("applied"), cells.moment)
 OPENED = cells.column("opened_at", _("opened"), cells.moment)
@@ -14,7 +14,7 @@ FIRST = cells.column("first_token", _("first token"), cells.digits)
 BEGINS = cells.column("begins", _("transactions begun"), cells.digits)
 
 
-class FencedResourceAdmin(ReadOnlyAdmin):
+class FencedResourceAdmin(HistoryAdmin):
     """The highest token that each resource has seen."""
 
     list_display = ("name", cells.LAST_TOKEN, "holder", BEGINS, "namespace")
@@ -24,7 +24,7 @@ class FencedResourceAdmin(ReadOnlyAdmin):
     detail = ("namespace", "name", cells.LAST_TOKEN, "holder", BEGINS)
 
 
-class OperationAdmin(ReadOnlyAdmin):
+class OperationAdmin(HistoryAdmin):
     """Operations that took effect, with their results."""
 
     list_display = ("key", "resource", "task", cells.TOKEN, APPLIED, "namespace")
@@ -34,7 +34,7 @@ class OperationAdmin(ReadOnlyAdmin):
     detail = ("namespace", "resource", "task", "key", "digest", cells.TOKEN, "result", APPLIED)
 
 
-class ReignAdmin(ReadOnlyAdmin):
+class ReignAdmin(HistoryAdmin):
     """The log of reigns: a second one of a partition tells that its store forgot, moved or was replaced."""
 
     list_display = (FIRST, "namespace", "partition", "server", "reign", OPENED)
@@ -42,7 +42,7 @@ class ReignAdmin(ReadOnlyAdmin):
     detail = ("namespace", "partition", FIRST, "server", "reign", OPENED)
 
 
-class TokenRangeAdmin(ReadOnlyAdmin):
+class TokenRangeAdmin(HistoryAdmin):
     """How far the numbers of each namespace are reserved."""
 
     list_display = ("namespace", CEILING, "partitions", "space")

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from fencing.admin import cells
 from fencing.admin.filters import OutcomeFilter, WriteWindowFilter
-from fencing.admin.readonly import ReadOnlyAdmin
+from fencing.admin.readonly import HistoryAdmin
 
 AT = cells.column("at", _("time"), cells.moment)
 
@@ -20,7 +20,7 @@ def written(row: Any) -> str:
     return f"{row.model} {row.object_pk}".strip()
 
 
-class FencedWriteAdmin(ReadOnlyAdmin):
+class FencedWriteAdmin(HistoryAdmin):
     """Every attempt on a fenced row, with what the database decided and which token it had seen."""
 
     list_display = (

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
@@ -293,6 +295,67 @@ def test_the_lists_ask_no_table_for_its_values():
         assert options.actions is None
         filters: Any = options.list_filter
         assert all(issubclass(each, admin.SimpleListFilter) for each in filters)
+
+
+PAGES: list[tuple[Any, dict[str, str]]] = [
+    (TokenGrant, {}),
+    (TokenGrant, {"window": "hour"}),
+    (TokenGrant, {"q": "stock:77"}),
+    (TokenGrant, {"q": "777"}),
+    (FencedWrite, {}),
+    (FencedWrite, {"outcome": "refused"}),
+    (FencedWrite, {"outcome": "stale"}),
+    (FencedWrite, {"q": "stock:77"}),
+    (FencedWrite, {"q": "777"}),
+    (FencedWrite, {"namespace": "default", "grant_token": "777"}),
+]
+
+
+@pytest.mark.slow
+def test_no_page_reads_a_whole_table(admin_client, many_rows):
+    for model, query in PAGES:
+        with CaptureQueriesContext(connection) as found:
+            assert admin_client.get(list_url(model, **query)).status_code == 200
+        table = model._meta.db_table
+        selects = [each["sql"] for each in found if f'FROM "{table}"' in each["sql"]]
+        assert selects
+        for sql in selects:
+            plan = explained(sql)
+            assert f"Seq Scan on {table}" not in plan, f"{sql}\n{plan}"
+
+
+def explained(sql: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {sql}")
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
+@pytest.fixture
+def many_rows():
+    TokenRange.objects.get_or_create(namespace="default", defaults={"space": "x", "partitions": 1, "ceiling": 1})
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO fencing_tokengrant (namespace, token, resource, holder, task_id, task_name, ttl, granted_at, ended) "
+            "SELECT 'default', n, 'stock:' || n % 1000, n, 'task-' || n, 'shop.apply', 30, now() - n * interval '10 s', "
+            "'released' FROM generate_series(1, 50000) n"
+        )
+        cursor.execute(
+            "INSERT INTO fencing_fencedwrite "
+            "(namespace, token, grant_token, resource, model, object_pk, action, outcome, operation, note, at) "
+            "SELECT 'default', n, n, 'stock:' || n % 1000, 'shop.stock', n, 'update', "
+            "CASE WHEN n % 500 = 0 THEN 'stale' ELSE 'accepted' END, '', '', now() - n * interval '10 s' "
+            "FROM generate_series(1, 50000) n"
+        )
+        cursor.execute("ANALYZE fencing_tokengrant, fencing_fencedwrite, fencing_tokenrange")
+
+
+def test_read_only_admin_shows_models_of_ones_own(rf, admin_user):
+    stock = Stock.objects.create(sku="own", quantity=3)
+    request = rf.get("/")
+    request.user = admin_user
+    response: Any = ReadOnlyAdmin(Stock, admin.site).change_view(request, str(stock.pk))
+    response.render()
+    assert 'class="readonly">own<' in response.content.decode()
 
 
 def test_the_count_stops_at_its_cap(client: Client, monkeypatch):
