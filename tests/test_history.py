@@ -142,6 +142,14 @@ def test_lost_lease_ends_as_lost() -> None:
     assert list(TokenGrant.objects.order_by("token").values_list("ended", flat=True)) == ["lost", "released"]
 
 
+def test_release_that_was_sent_twice_is_a_release() -> None:
+    with lease("stock:42") as held:
+        pass
+    held._backend.release(held._place, held.holder, held.token)
+    collect()
+    assert TokenGrant.objects.get().ended == "released"
+
+
 def test_live_process_collects_in_the_background() -> None:
     """Outside of a test environment nobody has to ask."""
     script = (

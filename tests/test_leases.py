@@ -156,6 +156,8 @@ def test_interruption_after_the_store_answered_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     """C07: the soft time limit strikes between the store's answer and ours."""
+    with lease("stock:42"):
+        pass
     backend = get_backend()
     acquire = backend.acquire
 

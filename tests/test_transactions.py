@@ -196,6 +196,45 @@ def test_begin_waits_for_an_older_write_in_an_open_transaction(stock: Stock) -> 
     assert read == [7]
 
 
+def test_begin_waits_for_a_later_write_of_an_older_holder_too(stock: Stock) -> None:
+    """The older holder has passed the resource before, so its row is as it should be: reading it would not do."""
+    read: list[int] = []
+    with lease("stock:42") as old, threads() as start:
+        add(old, -1)
+        with transaction.atomic():
+            add(old, -2)
+            old._backend.revoke(old._place, old.token)
+            newer = grant()
+
+            def begin_and_read() -> None:
+                with newer.atomic():
+                    read.append(quantity())
+
+            beginning = start(begin_and_read)
+            wait_until(lambda: waiting_for_locks() == 1 or beginning.done(), "the begin waits")
+            assert not read
+        beginning.result(BOUND)
+    assert read == [7]
+
+
+def test_old_statement_that_waited_is_refused_although_it_had_passed_before(stock: Stock) -> None:
+    """S1 B again, with a resource's row that the old statement's own view still finds in order."""
+    with lease("stock:42") as old, threads() as start:
+        add(old, -1)
+        mine = Stock.objects.get()
+        with transaction.atomic():
+            Stock.objects.select_for_update().get()
+            number = old.advance()
+            waiting = start(lambda: mine.save(lease=old))
+            wait_until(lambda: waiting_for_locks() == 1, "the old statement waits for the row")
+            old._backend.revoke(old._place, old.token)
+            newer = grant()
+            assert start(lambda: newer.once("x", quantity)).result(BOUND) == 9
+        with pytest.raises(StaleWriteError) as caught:
+            waiting.result(BOUND)
+    assert (caught.value.token, caught.value.seen) == (number, newer.token)
+
+
 def test_first_write_of_the_newer_holder_waits_too(stock: Stock) -> None:
     Stock.objects.create(sku="43")
     old, newer = grant(), grant()

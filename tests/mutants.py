@@ -1,0 +1,355 @@
+"""``python -m tests.mutants``: remove each protection in turn from a copy of the project, and see the tests notice.
+
+A safety test that still passes without the protection tests nothing. The untouched copy must pass the same tests
+first, so that a failure is the mutant's and not the machine's. Exit status 1 when a mutant survives.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from inventory_demo.server_addresses import CHECKOUT, addresses
+from inventory_demo.servers import running
+
+PARALLEL = 2
+BOUND = 300.0
+COPIED = ("fencing", "inventory_demo", "tests", "manage.py", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One protection removed.
+
+    Attributes:
+        name: the protection.
+        file: where it stands.
+        old: its text, exactly once in the file.
+        new: the text without it.
+        tests: what has to notice, as arguments of pytest.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+SAVE = "tests/writes/test_save.py::"
+MANY = "tests/writes/test_many_rows.py::"
+TRANSACTIONS = "tests/test_transactions.py::"
+LEASES = "tests/test_leases.py::"
+REIGNS = "tests/backends/test_reigns.py"
+
+MUTANTS = (
+    Mutant(
+        name="the < of the row fence (one statement)",
+        file="fencing/writes.py",
+        old="(SELECT 1 FROM old WHERE old.seen < %s{compare})",
+        new="(SELECT 1 FROM old WHERE (old.seen < %s OR true){compare})",
+        tests=(SAVE + "test_row_fence_alone_refuses_a_token_that_is_not_higher",),
+    ),
+    Mutant(
+        name="the < of the row fence (steps)",
+        file="fencing/writes.py",
+        old="filter(pk=write.pk, last_token__lt=token, **condition)",
+        new="filter(pk=write.pk, **condition)",
+        tests=(SAVE + "test_row_fence_alone_refuses_a_token_that_is_not_higher",),
+    ),
+    Mutant(
+        name="the < of the row fence (many rows)",
+        file="fencing/bulkwrites.py",
+        old="stale = [row for row in rows if row.seen >= token]",
+        new="stale: list[LockedRow] = []",
+        tests=(MANY + "test_queryset_delete_by_a_superseded_holder", MANY + "test_update_by_a_superseded_holder"),
+    ),
+    Mutant(
+        name="the comparison with what was read",
+        file="fencing/writes.py",
+        old="return not chosen or not all(refers_to_column(value) for value in chosen)",
+        new="return False",
+        tests=(SAVE + "test_late_write_between_read_and_write_is_not_lost",),
+    ),
+    Mutant(
+        name="the comparison with what was read (many rows)",
+        file="fencing/bulkwrites.py",
+        old="moved = [row for row in rows if pins is not None and pins[row.pk] != row.seen]",
+        new="moved: list[LockedRow] = []",
+        tests=(MANY + "test_bulk_update_compares_object_by_object",),
+    ),
+    Mutant(
+        name="values worked out in Python are compared",
+        file="fencing/writes.py",
+        old="    if isinstance(value, F):\n        return True\n",
+        new="    if isinstance(value, (F, Value, Case, Func)):\n        return True\n",
+        tests=(SAVE + "test_values_worked_out_in_python_are_compared",),
+    ),
+    Mutant(
+        name="the pin does not move after an expression save of a moved row",
+        file="fencing/models.py",
+        old="moved=write.compares or verdict.seen == write.pin",
+        new="moved=True",
+        tests=(SAVE + "test_expression_save_does_not_pretend_to_have_read_the_row",),
+    ),
+    Mutant(
+        name="last_token comes from the row's own read",
+        file="fencing/models.py",
+        old="            if self.last_token != self._fence_pin:\n                self._fence_pin = None\n",
+        new="            self._fence_pin = self.last_token\n",
+        tests=(SAVE + "test_partial_reads_never_leave_the_token_out",),
+    ),
+    Mutant(
+        name="the resource's row (one statement)",
+        file="fencing/writes.py",
+        old='"passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)"',
+        new='"passed AS (SELECT 1 FROM old)"',
+        tests=(TRANSACTIONS + "test_begin_is_respected_by_an_older_row_write",),
+    ),
+    Mutant(
+        name="the resource's row (steps)",
+        file="fencing/writes.py",
+        old="passed = seen is not None and pass_resource(connection, lease)",
+        new="passed = seen is not None",
+        tests=(SAVE + "test_superseded_holder_cannot_write_a_row_that_nobody_newer_has_touched",),
+    ),
+    Mutant(
+        name="the resource's row (many rows)",
+        file="fencing/bulkwrites.py",
+        old="    if not pass_resource(connection, lease):\n        raise Refusal(StaleWriteError, lease, tried, f",
+        new="    if False:\n        raise Refusal(StaleWriteError, lease, tried, f",
+        tests=(MANY + "test_update_by_a_holder_who_was_superseded_on_another_row",),
+    ),
+    Mutant(
+        name="the resource's row (inserts)",
+        file="fencing/bulkwrites.py",
+        old="    if not pass_resource(connection, lease):\n        raise Refusal(StaleWriteError, lease, tried, passed",
+        new="    if False:\n        raise Refusal(StaleWriteError, lease, tried, passed",
+        tests=(SAVE + "test_superseded_holder_cannot_bring_a_deleted_row_back",),
+    ),
+    Mutant(
+        name="the resource's row is locked, not only read",
+        file="fencing/writes.py",
+        old="> 0 AND {mine} FOR SHARE), ",
+        new="> 0 AND {mine}), ",
+        tests=(
+            TRANSACTIONS + "test_begin_waits_for_a_later_write_of_an_older_holder_too",
+            TRANSACTIONS + "test_old_statement_that_waited_is_refused_although_it_had_passed_before",
+        ),
+    ),
+    Mutant(
+        name="the begin's refusal",
+        file="fencing/transactions.py",
+        old="        if begins is None:\n            raise",
+        new="        if False:\n            raise",
+        tests=(TRANSACTIONS + "test_superseded_holder_cannot_begin",),
+    ),
+    Mutant(
+        name="the end's check",
+        file="fencing/transactions.py",
+        old="if not hold_to_end(connection, self.lease, self._begins):",
+        new="if False:",
+        tests=(TRANSACTIONS + "test_superseded_holder_has_no_effect_on_any_table",),
+    ),
+    Mutant(
+        name="the count of begins",
+        file="fencing/transactions.py",
+        old="AND last_token = %s AND begins = %s",
+        new="AND last_token = %s AND begins >= %s",
+        tests=(TRANSACTIONS + "test_two_transactions_of_one_lease_do_not_both_take_effect",),
+    ),
+    Mutant(
+        name="the operation's key at the end",
+        file="fencing/transactions.py",
+        old="if self.operation is not None and not self._take_key(connection, result):",
+        new="if self.operation is not None and self._take_key(connection, result) is None:",
+        tests=(TRANSACTIONS + "test_concurrent_duplicates_take_effect_once",),
+    ),
+    Mutant(
+        name="the operation's key at the begin",
+        file="fencing/transactions.py",
+        old="        if found is not None:\n            raise self._duplicate",
+        new="        if False:\n            raise self._duplicate",
+        tests=(TRANSACTIONS + "test_duplicate_gets_the_recorded_result_and_no_effect",),
+    ),
+    Mutant(
+        name="swallowed refusals are raised at the end",
+        file="fencing/transactions.py",
+        old="            if id(refusal) not in self._earlier:\n",
+        new="            if False:\n",
+        tests=(TRANSACTIONS + "test_swallowed_refusal_is_raised_at_the_end",),
+    ),
+    Mutant(
+        name="the idling bound inside lease.atomic()",
+        file="fencing/transactions.py",
+        old='(f", {IDLE_BOUND}" if idle else "")',
+        new='""',
+        tests=(TRANSACTIONS + "test_sleeper_after_its_first_write_is_ended_by_the_database",),
+    ),
+    Mutant(
+        name="the begin comes before the snapshot",
+        file="fencing/transactions.py",
+        old="        if other is None:\n            return\n",
+        new="        return\n",
+        tests=(TRANSACTIONS + "test_begin_under_repeatable_read_must_come_first",),
+    ),
+    Mutant(
+        name="the refusal outlives the rollback",
+        file="fencing/history.py",
+        old="        with autocommit(connection.alias) as own:\n            record(own, [attempt])\n",
+        new="        record(connection, [attempt])\n",
+        tests=(SAVE + "test_refused_write_outlives_the_callers_rollback",),
+    ),
+    Mutant(
+        name="the release's comparison of the holder",
+        file="fencing/backends/scripts/release.lua",
+        old="local ours = holder == ARGV[1]",
+        new="local ours = holder ~= nil",
+        tests=(LEASES + "test_release_of_a_lost_lease_spares_the_newer_holder",),
+    ),
+    Mutant(
+        name="the renewal's comparison of the holder",
+        file="fencing/backends/scripts/renew.lua",
+        old="if holder ~= ARGV[1] then",
+        new="if not holder then",
+        tests=(LEASES + "test_heartbeat_notices_the_loss_and_leaves_the_others_lease_alone",),
+    ),
+    Mutant(
+        name="the reign in the install",
+        file="fencing/backends/scripts/install.lua",
+        old="state.reign ~= ARGV[1] or ",
+        new="",
+        tests=(REIGNS,),
+    ),
+    Mutant(
+        name="the reign of a lease that advances",
+        file="fencing/backends/scripts/advance.lua",
+        old="if state.server ~= server or state.reign ~= reign then",
+        new="if false then",
+        tests=(REIGNS,),
+    ),
+    Mutant(
+        name="the time in a reign's name",
+        file="fencing/backends/scripts/reign.lua",
+        old="local reign = offer .. ':' .. time[1] .. '.' .. time[2]",
+        new="local reign = offer",
+        tests=(REIGNS,),
+    ),
+    Mutant(
+        name="another server's hash is no base to count on",
+        file="fencing/backends/scripts/reign.lua",
+        old="if state.server ~= server or not state.reign then",
+        new="if not state.reign then",
+        tests=(REIGNS,),
+    ),
+    Mutant(
+        name="a forked child holds nothing",
+        file="fencing/leases.py",
+        old="return not self._released and self._pid == os.getpid()",
+        new="return not self._released",
+        tests=(LEASES + "test_forked_child_holds_nothing_and_releases_nothing",),
+    ),
+    Mutant(
+        name="nothing is left after an interruption",
+        file="fencing/leases.py",
+        old="        _give_back(backend, name, holder)\n        raise",
+        new="        raise",
+        tests=(LEASES + "test_interruption_after_the_store_answered_leaves_nothing",),
+    ),
+    Mutant(
+        name="the guard",
+        file="fencing/guards.py",
+        old='return any(field.name == "last_token" for field in model._meta.local_concrete_fields)',
+        new="return False",
+        tests=(MANY + "test_raw_sql_meets_the_guard", "tests/guards/test_refusals.py"),
+    ),
+    Mutant(
+        name="unfenced() carries a number",
+        file="fencing/bulkwrites.py",
+        old='_plain_update(queryset, {**values, "last_token": Greatest(F("last_token"), Value(number))})',
+        new="_plain_update(queryset, values)",
+        tests=("tests/test_maintenance.py::test_every_write_path_is_open_carries_the_number_and_is_on_record",),
+    ),
+)
+
+
+def copy_project(folder: Path) -> Path:
+    """A copy of what the tests need."""
+    for name in COPIED:
+        source = CHECKOUT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, folder / name)
+    return folder
+
+
+def run_tests(folder: Path, tests: tuple[str, ...], environment: dict[str, str]) -> tuple[int, str]:
+    """Run pytest in a copy; its exit status and what it printed."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=BOUND, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def try_mutant(mutant: Mutant, environment: dict[str, str]) -> tuple[bool, str]:
+    """Whether the tests caught the mutant, and a line about it."""
+    with tempfile.TemporaryDirectory(prefix="fencing-mutant-") as name:
+        folder = copy_project(Path(name))
+        file = folder / mutant.file
+        text = file.read_text()
+        if text.count(mutant.old) != 1:
+            return False, f"STALE     {mutant.name}: its text is {text.count(mutant.old)} times in {mutant.file}"
+        file.write_text(text.replace(mutant.old, mutant.new))
+        status, output = run_tests(folder, mutant.tests, environment)
+    if status == 1:
+        return True, f"caught    {mutant.name}"
+    tail = "" if status == 0 else "\n" + output[-2000:]
+    return False, f"{'SURVIVED ' if status == 0 else 'BROKEN   '} {mutant.name}{tail}"
+
+
+def main() -> int:
+    """Try the untouched copy, then every mutant; print caught/total."""
+    with running():
+        there = addresses()
+        environment = {
+            **os.environ,
+            "DATABASE_URL": database_url(),
+            "REDIS_URL": there.redis(0),
+            "DJANGO_SETTINGS_MODULE": "tests.settings",
+        }
+        tests = tuple(dict.fromkeys(test for mutant in MUTANTS for test in mutant.tests))
+        with tempfile.TemporaryDirectory(prefix="fencing-mutant-") as name:
+            status, output = run_tests(copy_project(Path(name)), tests, environment)
+        if status != 0:
+            print(output)
+            print("The tests fail without any mutant; nothing can be said.")
+            return 1
+        caught = 0
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            for was_caught, line in pool.map(lambda mutant: try_mutant(mutant, environment), MUTANTS):
+                caught += was_caught
+                print(line, flush=True)
+    print(f"{caught}/{len(MUTANTS)} mutants caught")
+    return 0 if caught == len(MUTANTS) else 1
+
+
+def database_url() -> str:
+    """The address of the checkout's database: a copy elsewhere would else start servers of its own."""
+    from urllib.parse import quote
+
+    if url := os.environ.get("DATABASE_URL"):
+        return url
+    database = addresses().database
+    return f"postgres://{database['USER']}@{quote(database['HOST'], safe='')}:{database['PORT']}/{database['NAME']}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
