@@ -214,9 +214,9 @@ class FencedModel(models.Model):
         constraints = (FenceGuard(name="%(app_label)s_%(class)s_fence"),)
 
     @classmethod
-    def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any]) -> Self:
-        """Django's, remembering what was read."""
-        instance = super().from_db(db, field_names, values)
+    def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any], **options: Any) -> Self:
+        """Django's, remembering what was read; Django 6.1 passes a ``fetch_mode``."""
+        instance = super().from_db(db, field_names, values, **options)
         instance._fence_remember()
         return instance
 
