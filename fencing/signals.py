@@ -2,7 +2,7 @@
 
 ``lease_granted``   sender: the class ``Lease``; ``lease``
 ``lease_lost``      sender: the class ``Lease``; ``lease``, ``reason`` (text)
-``write_rejected``  sender: the model, or the class ``Lease`` for a transaction; ``lease``, ``error``
+``write_rejected``  sender: the class ``Lease``; ``lease``, ``error``
 """
 
 from __future__ import annotations
