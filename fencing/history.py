@@ -173,7 +173,8 @@ def _merge(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[Gra
             cursor.execute(
                 f"INSERT INTO {grants} (namespace, token, resource, holder, task_id, task_name, ttl, ended_at, ended) "
                 "VALUES (%s, %s, %s, %s, '', '', 0, %s, %s) ON CONFLICT (namespace, token) DO UPDATE SET "
-                "ended_at = excluded.ended_at, ended = excluded.ended "
+                "ended = excluded.ended, ended_at = CASE WHEN "
+                f"{grants}.ended_at < excluded.ended_at THEN {grants}.ended_at ELSE excluded.ended_at END "
                 # A release that was sent twice finds nothing the second time: that is no loss.
                 f"WHERE excluded.ended <> 'lost' OR {grants}.ended IN ('', 'expired')",
                 [namespace, event.token, event.resource, event.holder, adapt(event.at), event.kind],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pydoc
 import re
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,13 @@ def test_links_lead_somewhere(path: Path) -> None:
 def test_tests_that_are_named_exist(path: Path) -> None:
     for name, test in re.findall(r"`(tests/[\w/]+\.py)::(?:\w+::)?(\w+)", path.read_text()):
         assert f"def {test}(" in (ROOT / name).read_text(), test
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_dotted_names_lead_somewhere(path: Path) -> None:
+    for name in re.findall(r"[`\"](fencing(?:\.[A-Za-z_]\w+)+)", path.read_text()):
+        if not re.fullmatch(r"fencing\.[EW]\d{3}", name):
+            assert pydoc.locate(name), name
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

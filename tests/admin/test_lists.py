@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from contextvars import Context
 from datetime import timedelta
 from html import unescape
 from typing import Any
@@ -16,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from fencing import StaleWriteError, lease
+from fencing import StaleWriteError, history, lease
 from fencing.admin import ReadOnlyAdmin
 from fencing.models import FencedResource, FencedWrite, Operation, Reign, TokenGrant, TokenRange
 from inventory_demo.models import Stock
@@ -251,6 +253,22 @@ def test_opening_the_grants_collects_the_newest(admin_client):
         stock.save()
     page = page_of(admin_client, list_url(TokenGrant))
     assert re.search(rf"{held.token} stock:admin-1 {held.holder} .* released ✓ 1 accepted", page)
+
+
+def test_a_sleeper_has_held_until_the_next_grant_and_not_until_it_woke_up(admin_client):
+    def overtake() -> None:
+        with lease("admin-3"):
+            pass
+
+    with lease("admin-3", ttl=0.1, renew=False) as sleeper:
+        time.sleep(0.2)
+        Context().run(overtake)
+        history.collect()
+        time.sleep(0.2)
+    history.collect()
+    lost, newer = TokenGrant.objects.filter(resource="admin-3").order_by("token")
+    assert (lost.token, lost.ended, newer.ended) == (sleeper.token, "lost", "released")
+    assert lost.ended_at == newer.granted_at
 
 
 @pytest.mark.parametrize("location", ["unix:///nowhere/valkey.sock", "nonsense"])
