@@ -8,6 +8,8 @@
 The model mixin is ``fencing.models.FencedModel``: an app's package must not import models.
 """
 
+from __future__ import annotations
+
 from fencing.exceptions import (
     AlreadyAppliedError,
     FencingError,
@@ -27,8 +29,9 @@ from fencing.exceptions import (
     TokensExhaustedError,
     WriteRejectedError,
 )
-from fencing.leases import Lease, current_lease, lease
+from fencing.leases import Lease
 from fencing.maintenance import unfenced
+from fencing.scope import current_lease, lease
 
 __version__ = "0.1.0"
 

@@ -26,9 +26,11 @@ from fencing.exceptions import (
     WriteRejectedError,
 )
 from fencing.guards import lifted, naming_token
-from fencing.leases import Lease, find_lease, held_leases
+from fencing.leases import Lease
 from fencing.naming import ModelFence, fence_of
-from fencing.writes import Verdict, attempt, bound_idling, numbered, pass_resource, plain, record_unfenced, refused, take_write_lock
+from fencing.resources import pass_resource, take_write_lock
+from fencing.scope import find_lease, held_leases
+from fencing.writes import Verdict, attempt, bound_idling, has_begun, numbered, plain, record_unfenced, refused
 
 # Models whose rows a delete under way has locked and judged already.
 _judged: ContextVar[frozenset[type[Model]]] = ContextVar("fencing_judged", default=frozenset())
@@ -43,11 +45,17 @@ class LockedRow:
     resource: str
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """Undoes the open steps; ``fenced_steps`` turns it into the public error once nothing of them is left."""
 
     def __init__(
-        self, kind: type[WriteRejectedError], lease: Lease, tried: history.Attempt, what: str = "", *, passed: bool = True
+        self,
+        kind: type[WriteRejectedError],
+        lease: Lease,
+        tried: history.Attempt,
+        what: str = "",
+        *,
+        passed: bool = True,
     ) -> None:
         super().__init__(kind, lease, tried, what, passed)
         self.kind = kind
@@ -64,7 +72,7 @@ def fenced_steps(connection: BaseDatabaseWrapper) -> Iterator[None]:
         with transaction.atomic(using=connection.alias):
             take_write_lock(connection)
             yield
-    except Refusal as refusal:
+    except RefusalError as refusal:
         verdict = Verdict(seen=refusal.tried.seen, passed=refusal.passed, accepted=False)
         raise refused(refusal.kind, refusal.lease, connection, refusal.tried, verdict, what=refusal.what) from None
 
@@ -73,9 +81,7 @@ def lock_rows(connection: BaseDatabaseWrapper, fence: ModelFence, matched: Any) 
     """Lock the rows whose keys are in ``matched`` (a list, or a queryset of keys), in the order of their keys."""
     rows = plain(fence.owner, connection.alias).filter(pk__in=matched).order_by("pk").select_for_update(no_key=True)
     wanted = tuple(dict.fromkeys(("pk", "last_token", *fence.attributes)))
-    return [
-        LockedRow(row["pk"], row["last_token"], fence.name(row)) for row in rows.values(*wanted)
-    ]
+    return [LockedRow(row["pk"], row["last_token"], fence.name(row)) for row in rows.values(*wanted)]
 
 
 def leases_for(fence: ModelFence, rows: Sequence[LockedRow], what: str) -> list[tuple[Lease, list[LockedRow]]]:
@@ -102,13 +108,17 @@ def leases_for(fence: ModelFence, rows: Sequence[LockedRow], what: str) -> list[
 
 
 def admit(
-    connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, rows: Sequence[LockedRow], action: str,
+    connection: BaseDatabaseWrapper,
+    fence: ModelFence,
+    lease: Lease,
+    rows: Sequence[LockedRow],
+    action: str,
     pins: Mapping[Any, int] | None = None,
 ) -> int:
     """Judge locked rows and pass their resource; the number that they may be written with.
 
     Raises:
-        Refusal: one of the rows is stale, or is not the one that was read, or a newer holder came first.
+        RefusalError: one of the rows is stale, or is not the one that was read, or a newer holder came first.
     """
     told = attempt(lease, fence, rows[0].pk, lease.newest_token, action=action, seen=rows[0].seen)
     token = numbered(connection, told, lease.unused_number)
@@ -117,11 +127,11 @@ def admit(
     first = (stale or moved or list(rows))[0]
     tried = attempt(lease, fence, first.pk, token, action=action, seen=max(row.seen for row in stale or moved or rows))
     if stale:
-        raise Refusal(StaleWriteError, lease, tried, f"{len(stale)} of {len(rows)} rows of {fence.label}")
+        raise RefusalError(StaleWriteError, lease, tried, f"{len(stale)} of {len(rows)} rows of {fence.label}")
     if moved:
-        raise Refusal(StaleReadError, lease, tried, f"{len(moved)} of {len(rows)} rows of {fence.label}")
-    if not pass_resource(connection, lease):
-        raise Refusal(StaleWriteError, lease, tried, f"{len(rows)} rows of {fence.label}", passed=False)
+        raise RefusalError(StaleReadError, lease, tried, f"{len(moved)} of {len(rows)} rows of {fence.label}")
+    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):
+        raise RefusalError(StaleWriteError, lease, tried, f"{len(rows)} rows of {fence.label}", passed=False)
     return token
 
 
@@ -156,14 +166,16 @@ def ensure_all_there(queryset: QuerySet[Any], pins: Mapping[Any, int]) -> None:
     for key in pins:
         if key not in there and (lease := next(iter(held_leases()), None)) is not None:
             tried = attempt(lease, fence, key, lease.newest_token, action="update", seen=None)
-            raise Refusal(RowMissingError, lease, tried, f"{len(pins) - len(there)} of {len(pins)} rows of {fence.label}")
+            raise RefusalError(
+                RowMissingError, lease, tried, f"{len(pins) - len(there)} of {len(pins)} rows of {fence.label}"
+            )
 
 
 def ensure_there(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any) -> None:
     """Raise a refusal if the row is gone; if it is there, it is locked now."""
     if not lock_rows(connection, fence, [pk]):
         tried = attempt(lease, fence, pk, lease.newest_token, action="delete", seen=None)
-        raise Refusal(RowMissingError, lease, tried)
+        raise RefusalError(RowMissingError, lease, tried)
 
 
 def delete_rows(
@@ -175,12 +187,12 @@ def delete_rows(
     """
     collector = Collector(using=connection.alias, origin=origin)
     collector.collect(objects, keep_parents=keep_parents)
-    reached = [(model, [one.pk for one in instances]) for model, instances in collector.data.items()]
+    reached: list[tuple[type[Model], Any]] = [
+        (model, [one.pk for one in instances]) for model, instances in collector.data.items()
+    ]
     reached += [(queryset.model, _keys(queryset)) for queryset in collector.fast_deletes if _is_fenced(queryset.model)]
     with ExitStack() as stack:
-        tell = [
-            _admit_delete(connection, model, matched, stack) for model, matched in reached if _owns(model)
-        ]
+        tell = [_admit_delete(connection, model, matched, stack) for model, matched in reached if _owns(model)]
         judged = frozenset(fence_of(model).owner for model, _matched in reached if _owns(model))
         stack.callback(_judged.reset, _judged.set(_judged.get() | judged))
         result = collector.delete()
@@ -211,7 +223,7 @@ def _admit_delete(connection: BaseDatabaseWrapper, model: type[Model], matched: 
     return record
 
 
-def raw_delete(queryset: QuerySet[Any], using: str) -> int:
+def raw_delete(queryset: QuerySet[Any], using: str | None) -> int:
     """Django's fast delete of a cascade: judged here unless the delete that it belongs to has judged it."""
     fence, connection = fence_of(queryset.model), _connection(queryset.using(using))
     if fence.owner in _judged.get() or not queryset.exists():
@@ -223,7 +235,9 @@ def raw_delete(queryset: QuerySet[Any], using: str) -> int:
     return count
 
 
-def admit_insert(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any, *, over: bool = False) -> int:
+def admit_insert(
+    connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any, *, over: bool = False
+) -> int:
     """Pass the resource for an INSERT under ``lease``, inside ``fenced_steps``; the number that the row gets.
 
     Args:
@@ -232,8 +246,8 @@ def admit_insert(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Leas
     bound_idling(connection, lease)
     tried = attempt(lease, fence, pk, lease.newest_token, action="insert", seen=None)
     token = numbered(connection, tried, lease.unused_number if over else partial(lease.number_above, 0))
-    if not pass_resource(connection, lease):
-        raise Refusal(StaleWriteError, lease, tried, passed=False)
+    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):
+        raise RefusalError(StaleWriteError, lease, tried, passed=False)
     return token
 
 
@@ -241,9 +255,7 @@ def _record(
     connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, rows: Iterable[LockedRow], token: int, action: str
 ) -> None:
     lease.accepted += 1
-    history.record(
-        connection, [attempt(lease, fence, row.pk, token, action=action, seen=row.seen) for row in rows]
-    )
+    history.record(connection, [attempt(lease, fence, row.pk, token, action=action, seen=row.seen) for row in rows])
     for row in rows:
         lease.refused.pop(f"{fence.label} {row.pk}", None)
 
@@ -262,8 +274,8 @@ def _plain_update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:
     return QuerySet.update(queryset, **values)
 
 
-def _plain_raw_delete(queryset: QuerySet[Any], using: str) -> int:
-    return QuerySet._raw_delete(queryset, using)  # type: ignore[attr-defined,no-any-return]
+def _plain_raw_delete(queryset: QuerySet[Any], using: str | None) -> int:
+    return QuerySet._raw_delete(queryset, using)
 
 
 def _is_fenced(model: type[Model]) -> bool:

@@ -23,7 +23,8 @@ from fencing.exceptions import (
     StaleWriteError,
     WriteRejectedError,
 )
-from fencing.leases import Lease, find_lease, lease
+from fencing.leases import Lease
+from fencing.scope import find_lease, lease
 from fencing.taskpolicy import Name, TaskCall, TaskPolicy, make_policy, pause
 from fencing.taskrun import Busy, open_body, own_context, run_atomic, run_plain
 

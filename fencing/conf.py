@@ -16,12 +16,8 @@ MAX_TOKEN = 2**53 - 1
 MAX_RESOURCE_LENGTH = 200
 MAX_OPERATION_LENGTH = 200
 
-TOP_KEYS = frozenset(
-    {"BACKENDS", "RECORD", "RETENTION", "OPERATION_RETENTION", "IDLE_IN_TRANSACTION", "ADMIN_TIMEOUT"}
-)
-BACKEND_KEYS = frozenset(
-    {"BACKEND", "CACHE", "DATABASE", "NAMESPACE", "TTL", "BLOCK", "PARTITIONS", "OPTIONS"}
-)
+TOP_KEYS = frozenset({"BACKENDS", "RECORD", "RETENTION", "OPERATION_RETENTION", "IDLE_IN_TRANSACTION", "ADMIN_TIMEOUT"})
+BACKEND_KEYS = frozenset({"BACKEND", "CACHE", "DATABASE", "NAMESPACE", "TTL", "BLOCK", "PARTITIONS", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +60,9 @@ def refuse_unknown(where: str, value: Mapping[str, Any], known: frozenset[str]) 
     """Raise ImproperlyConfigured for a key that nobody reads: a typing error would else be silent."""
     unknown = sorted(set(value) - known)
     if unknown:
-        raise ImproperlyConfigured(f"{where} has unknown keys: {', '.join(unknown)}. Known: {', '.join(sorted(known))}.")
+        raise ImproperlyConfigured(
+            f"{where} has unknown keys: {', '.join(unknown)}. Known: {', '.join(sorted(known))}."
+        )
 
 
 def backend_aliases() -> list[str]:

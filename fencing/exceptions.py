@@ -174,7 +174,9 @@ class WriteRejectedError(FencingError):
 
     def __str__(self) -> str:
         what = f" ({self.what})" if self.what else ""
-        return f"{self.why}: resource {self.resource!r}{what}, token {self.token}, last token {self.seen}. {self.remedy}"
+        return (
+            f"{self.why}: resource {self.resource!r}{what}, token {self.token}, last token {self.seen}. {self.remedy}"
+        )
 
 
 class StaleWriteError(WriteRejectedError):

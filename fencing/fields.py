@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 
-class TokenField(models.BigIntegerField):
+class TokenField(models.BigIntegerField):  # type: ignore[type-arg]  # Django 5.2 has no generic fields
     """A bigint with a CHECK from 0 to 2**53 - 1: a column's check goes where the column goes, children have none."""
 
     def db_check(self, connection: BaseDatabaseWrapper) -> str:
         """The condition of the column's CHECK."""
-        column = connection.ops.quote_name(self.column)
+        column = connection.ops.quote_name(self.column or "")
         return f"{column} BETWEEN 0 AND {MAX_TOKEN}"

@@ -145,7 +145,9 @@ def _collect_quietly(using: str) -> None:
     try:
         collect(using)
     except (DatabaseError, FencingError):
-        logger.warning("Grant events of backend %r could not be collected now; they stay in the store", using, exc_info=True)
+        logger.warning(
+            "Grant events of backend %r could not be collected now; they stay in the store", using, exc_info=True
+        )
 
 
 def _merge(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[GrantEvent]) -> None:
@@ -161,8 +163,16 @@ def _merge(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[Gra
                 "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, '') ON CONFLICT (namespace, token) DO UPDATE SET "
                 "task_id = excluded.task_id, task_name = excluded.task_name, ttl = excluded.ttl, "
                 "granted_at = excluded.granted_at",
-                [namespace, event.token, event.resource, event.holder, event.info.task_id, event.info.task_name,
-                 event.ttl, adapt(event.at)],
+                [
+                    namespace,
+                    event.token,
+                    event.resource,
+                    event.holder,
+                    event.info.task_id,
+                    event.info.task_name,
+                    event.ttl,
+                    adapt(event.at),
+                ],
             )
             cursor.execute(
                 f"UPDATE {grants} SET ended = 'expired', ended_at = %s "

@@ -18,9 +18,7 @@ MAX_REASON = 300
 
 
 @contextmanager
-def unfenced(
-    reason: str, *, using: str = conf.DEFAULT_ALIAS, database: str = DEFAULT_DB_ALIAS
-) -> Iterator[int]:
+def unfenced(reason: str, *, using: str = conf.DEFAULT_ALIAS, database: str = DEFAULT_DB_ALIAS) -> Iterator[int]:
     """Lift the fence for the block, in a transaction: ``with unfenced("correct the stock after the audit"):``
 
     ORM writes in the block need no lease and carry the namespace's next number, which the block gets, so that a
@@ -34,7 +32,7 @@ def unfenced(
     Raises:
         ValueError: no reason.
     """
-    if not isinstance(reason, str) or not reason.strip() or len(reason) > MAX_REASON:
+    if not 0 < len(str(reason or "").strip()) <= MAX_REASON or not isinstance(reason, str):
         raise ValueError(f"unfenced() needs a reason of 1 to {MAX_REASON} characters, not {reason!r}.")
     connection = connections[database]
     outer = lifted(connection)
@@ -45,8 +43,13 @@ def unfenced(
             connection,
             [
                 Attempt(
-                    namespace=backend.config.namespace, token=number, grant_token=number, resource="unfenced",
-                    action="unfenced", outcome="unfenced", note=f"{reason} ({who()})",
+                    namespace=backend.config.namespace,
+                    token=number,
+                    grant_token=number,
+                    resource="unfenced",
+                    action="unfenced",
+                    outcome="unfenced",
+                    note=f"{reason} ({who()})",
                 )
             ],
         )

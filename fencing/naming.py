@@ -32,7 +32,9 @@ def check_resource(name: object) -> str:
     if not name:
         raise ValueError("A resource needs a name; this one is empty.")
     if len(name) > MAX_RESOURCE_LENGTH:
-        raise ValueError(f"A resource's name has at most {MAX_RESOURCE_LENGTH} characters; {name[:40]!r}… has {len(name)}.")
+        raise ValueError(
+            f"A resource's name has at most {MAX_RESOURCE_LENGTH} characters; {name[:40]!r}… has {len(name)}."
+        )
     if "\0" in name or not name.isprintable():
         raise ValueError(f"A resource's name holds printable characters only; {name!r} does not.")
     return name
@@ -50,7 +52,9 @@ def template_fields(template: str) -> tuple[str, ...]:
         if field is None:
             continue
         if spec or conversion or not field.isidentifier():
-            raise ValueError(f"Placeholder {field!r} of {template!r} must be a plain name, without format or conversion.")
+            raise ValueError(
+                f"Placeholder {field!r} of {template!r} must be a plain name, without format or conversion."
+            )
         found.append(field)
     return tuple(found)
 
@@ -63,7 +67,9 @@ def nameable(value: object, placeholder: str, template: str) -> str:
         ValueError: its text is empty: two different calls would share a name.
     """
     if isinstance(value, bool) or not isinstance(value, NAMEABLE):
-        raise TypeError(f"{placeholder}={value!r} cannot stand in the resource {template!r}; use a str, int, UUID or date.")
+        raise TypeError(
+            f"{placeholder}={value!r} cannot stand in the resource {template!r}; use a str, int, UUID or date."
+        )
     text = str(value)
     if not text:
         raise ValueError(f"{placeholder} is empty, so the resource {template!r} would not name anything.")
@@ -133,9 +139,18 @@ class ModelFence:
         return render(self.template, {placeholder: values[attribute] for placeholder, attribute in self.fields})
 
 
-@cache
-def fence_of(model: type[Model]) -> ModelFence:
-    """The fence of a model that inherits ``FencedModel``."""
+_fences: dict[type[Any], ModelFence] = {}
+
+
+def fence_of(model: type[Any]) -> ModelFence:
+    """The fence of a model that inherits ``FencedModel``, worked out once."""
+    if (fence := _fences.get(model)) is None:
+        fence = _fences[model] = make_fence(model)
+    return fence
+
+
+def make_fence(model: type[Any]) -> ModelFence:
+    """Read a model's ``fence_`` attributes; ValueError or FieldDoesNotExist for a name that cannot be made."""
     owner = owner_of(model)
     template = getattr(model, "fence_resource", "") or f"{owner._meta.label_lower}:{{pk}}"
     fields = []
@@ -153,7 +168,7 @@ def fence_of(model: type[Model]) -> ModelFence:
 
 def owner_of(model: type[Model]) -> type[Model]:
     """The concrete model whose own table has the column ``last_token``."""
-    return model._meta.get_field("last_token").model  # type: ignore[return-value]
+    return model._meta.get_field("last_token").model
 
 
 def owns_token(model: type[Model]) -> bool:

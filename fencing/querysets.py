@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 from django.db import IntegrityError, NotSupportedError, connections, models, router
 
 from fencing import bulkwrites, history
-from fencing.bulkwrites import Refusal, fenced_steps
+from fencing.bulkwrites import RefusalError, fenced_steps
 from fencing.exceptions import LeaseRequiredError, StaleReadError, StaleWriteError
 from fencing.guards import guard_name_of, lifted
-from fencing.leases import Lease, find_lease, held_leases
+from fencing.leases import Lease
 from fencing.naming import fence_of, name_of_new
+from fencing.scope import find_lease, held_leases
 from fencing.writes import attempt, record_unfenced
 
 M = TypeVar("M", bound=models.Model)
@@ -114,7 +115,7 @@ class FencedQuerySet(models.QuerySet[M]):
     delete.alters_data = True  # type: ignore[attr-defined]
     delete.queryset_only = True  # type: ignore[attr-defined]
 
-    def _raw_delete(self, using: str) -> int:
+    def _raw_delete(self, using: str | None) -> int:
         return bulkwrites.raw_delete(self, using)
 
     def bulk_create(
@@ -139,8 +140,11 @@ class FencedQuerySet(models.QuerySet[M]):
         objs = list(objs)
         connection = self._write_connection()
         options: dict[str, Any] = {
-            "batch_size": batch_size, "ignore_conflicts": ignore_conflicts, "update_conflicts": update_conflicts,
-            "update_fields": update_fields, "unique_fields": unique_fields,
+            "batch_size": batch_size,
+            "ignore_conflicts": ignore_conflicts,
+            "update_conflicts": update_conflicts,
+            "update_fields": update_fields,
+            "unique_fields": unique_fields,
         }
         if update_conflicts:
             options["update_fields"] = [*(update_fields or ()), "last_token"]
@@ -157,22 +161,24 @@ class FencedQuerySet(models.QuerySet[M]):
     def _bulk_create_fenced(self, objs: list[M], leases: list[Lease | None], options: dict[str, Any]) -> list[M]:
         fence, connection = fence_of(self.model), self._write_connection()
         tokens: dict[Lease, int] = {}
-        for lease in sorted({lease for lease in leases if lease}, key=lambda one: one.resource):
-            tokens[lease] = bulkwrites.admit_insert(connection, fence, lease, "", over=options["update_conflicts"])
+        for held in sorted({lease for lease in leases if lease is not None}, key=lambda one: one.resource):
+            tokens[held] = bulkwrites.admit_insert(connection, fence, held, "", over=options["update_conflicts"])
         before = [obj.last_token for obj in objs]  # type: ignore[attr-defined]
         for obj, lease in zip(objs, leases, strict=True):
-            obj.last_token = tokens[lease] if lease else 0  # type: ignore[attr-defined]
+            obj.last_token = 0 if lease is None else tokens[lease]  # type: ignore[attr-defined]
         try:
             created = super().bulk_create(objs, **options)
         except BaseException as error:
             for obj, token in zip(objs, before, strict=True):
                 obj.last_token = token  # type: ignore[attr-defined]
             if isinstance(error, IntegrityError) and guard_name_of(error) and tokens:
-                lease, token = next(iter(tokens.items()))
-                tried = attempt(lease, fence, "", token, action="upsert", seen=None)
-                raise Refusal(StaleWriteError, lease, tried, f"upsert of {len(objs)} rows of {fence.label}") from error
+                held, token = next(iter(tokens.items()))
+                tried = attempt(held, fence, "", token, action="upsert", seen=None)
+                raise RefusalError(
+                    StaleWriteError, held, tried, f"upsert of {len(objs)} rows of {fence.label}"
+                ) from error
             raise
-        written = [(obj, lease) for obj, lease in zip(created, leases, strict=True) if lease]
+        written = [(obj, lease) for obj, lease in zip(created, leases, strict=True) if lease is not None]
         history.record(
             connection,
             [attempt(lease, fence, obj.pk, tokens[lease], action="insert", seen=None) for obj, lease in written],
@@ -217,8 +223,8 @@ class FencedQuerySet(models.QuerySet[M]):
 
     def _is_odd_for_delete(self) -> bool:
         """Whether Django is going to refuse the delete anyway, with a message of its own."""
-        odd: Sequence[Any] = (self.query.is_sliced, self.query.distinct_fields, self.query.combinator, self._fields is not None)  # type: ignore[attr-defined]
-        return any(odd)
+        only_values = self._fields is not None  # type: ignore[attr-defined]
+        return any((self.query.is_sliced, self.query.distinct_fields, self.query.combinator, only_values))
 
     def _keys(self) -> Any:
         return self.order_by().values("pk")

@@ -125,7 +125,7 @@ def _raise_ceiling(
     floor = max(issued, seen)
     used = f"{larger}(kept.ceiling, CAST(%s AS bigint))"
     cursor.execute(
-        f"{durable}UPDATE {quoted('TokenRange')} AS kept SET ceiling = {used} + %s{source} "  # noqa: S608
+        f"{durable}UPDATE {quoted('TokenRange')} AS kept SET ceiling = {used} + %s{source} "
         f"WHERE kept.namespace = %s AND kept.space = %s AND {used} <= %s AND {used} >= %s RETURNING ceiling",
         [floor, size, config.namespace, space, floor, MAX_TOKEN - size, issued, seen - MAX_RAISE],
     )
@@ -154,7 +154,7 @@ def _why_not(cursor: Any, config: BackendConfig, space: str, size: int, issued: 
 
 def _row(cursor: Any, config: BackendConfig) -> tuple[str, int, int] | None:
     cursor.execute(
-        f"SELECT space, partitions, ceiling FROM {quoted('TokenRange')} WHERE namespace = %s",  # noqa: S608
+        f"SELECT space, partitions, ceiling FROM {quoted('TokenRange')} WHERE namespace = %s",
         [config.namespace],
     )
     found: tuple[str, int, int] | None = cursor.fetchone()
@@ -163,7 +163,7 @@ def _row(cursor: Any, config: BackendConfig) -> tuple[str, int, int] | None:
 
 def _insert_row(cursor: Any, config: BackendConfig, space: str) -> None:
     cursor.execute(
-        f"INSERT INTO {quoted('TokenRange')} (namespace, space, partitions, ceiling) "  # noqa: S608
+        f"INSERT INTO {quoted('TokenRange')} (namespace, space, partitions, ceiling) "
         "VALUES (%s, %s, %s, 0) ON CONFLICT DO NOTHING",
         [config.namespace, space, config.partitions],
     )
@@ -174,7 +174,7 @@ def _log_reign(
 ) -> None:
     now = connection.ops.adapt_datetimefield_value(timezone.now())
     cursor.execute(
-        f'INSERT INTO {quoted("Reign")} (namespace, "partition", reign, server, first_token, opened_at) '  # noqa: S608
+        f'INSERT INTO {quoted("Reign")} (namespace, "partition", reign, server, first_token, opened_at) '
         "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
         [config.namespace, place.partition, needs.reign, needs.server, first, now],
     )

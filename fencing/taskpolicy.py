@@ -13,7 +13,7 @@ from typing import Any
 
 from fencing import conf
 from fencing.naming import NAMEABLE, check_resource, render, template_fields
-from fencing.transactions import check_operation
+from fencing.once import check_operation
 
 ON_BUSY = ("retry", "wait", "skip", "fail")
 # Seconds between two attempts at a held lease: the first pause, doubled each time up to 2**LAST_DOUBLING.

@@ -11,7 +11,8 @@ from typing import Any
 
 from fencing import conf
 from fencing.backends.base import HolderInfo
-from fencing.leases import Lease, held_leases, holder_info
+from fencing.leases import Lease
+from fencing.scope import held_leases, holder_info
 from fencing.taskpolicy import TaskCall
 from fencing.transactions import FencedTransaction
 

@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.utils import timezone
 
 from fencing import conf, history, signals
 from fencing.connections import autocommit, in_testcase, in_user_transaction
@@ -29,7 +28,8 @@ from fencing.exceptions import (
     StaleWriteError,
 )
 from fencing.history import Attempt
-from fencing.tables import quoted
+from fencing.once import as_json, check_operation, recorded, take_key
+from fencing.resources import IDLE_BOUND, hold_to_end, milliseconds, pass_to_begin, seen_token
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
@@ -139,7 +139,7 @@ class FencedTransaction:
         """Raise AlreadyAppliedError if the operation is recorded: early, the end decides."""
         if self.operation is None:
             return
-        found = recorded_operation(connection, self.lease, self._task, self.operation)
+        found = recorded(connection, self.lease, task=self._task, key=self.operation)
         if found is not None:
             raise self._duplicate(connection, *found)
 
@@ -167,7 +167,9 @@ class FencedTransaction:
         self._raise_swallowed()
         if not hold_to_end(connection, self.lease, self._begins):
             raise StaleWriteError(self.lease.resource, self.lease.token, None, "transaction")
-        if self.operation is not None and not self._take_key(connection, result):
+        if self.operation is not None and not take_key(
+            connection, self.lease, task=self._task, key=self.operation, digest=self._digest, result=result
+        ):
             raise AlreadyAppliedError(self.operation)
         self.result = json.loads(result)
 
@@ -177,22 +179,10 @@ class FencedTransaction:
             if id(refusal) not in self._earlier:
                 raise refusal
 
-    def _take_key(self, connection: BaseDatabaseWrapper, result: str) -> bool:
-        lease = self.lease
-        with connection.cursor() as cursor:
-            cursor.execute(
-                f"INSERT INTO {quoted('Operation')} "
-                "(namespace, resource, task, key, digest, token, result, applied_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) "
-                "ON CONFLICT (namespace, resource, task, key) DO NOTHING RETURNING token",
-                [lease.namespace, lease.resource, self._task, self.operation, self._digest, lease.token, result,
-                 connection.ops.adapt_datetimefield_value(timezone.now())],
-            )
-            return cursor.fetchone() is not None
-
     def _after_rollback(self, connection: BaseDatabaseWrapper, refusal: BaseException) -> BaseException:
         """The refusal with what a fresh look says about it, recorded; other errors as they are."""
         if isinstance(refusal, AlreadyAppliedError):
-            found = recorded_operation(connection, self.lease, self._task, refusal.operation)
+            found = recorded(connection, self.lease, task=self._task, key=refusal.operation)
             return self._duplicate(connection, *found) if found else refusal
         if isinstance(refusal, StaleWriteError) and refusal.what == "transaction":
             return self._refused(connection, seen_token(connection, self.lease), "end")
@@ -211,13 +201,21 @@ class FencedTransaction:
     def _attempt(self, outcome: str, seen: int | None, action: str) -> Attempt:
         lease = self.lease
         return Attempt(
-            namespace=lease.namespace, token=lease.token, grant_token=lease.token, resource=lease.resource,
-            action=action, outcome=outcome, seen=seen, operation=self.operation or "",
+            namespace=lease.namespace,
+            token=lease.token,
+            grant_token=lease.token,
+            resource=lease.resource,
+            action=action,
+            outcome=outcome,
+            seen=seen,
+            operation=self.operation or "",
         )
 
     def _out_of_time(self, error: BaseException) -> LeaseLostError:
         lease = self.lease
-        return LeaseLostError(lease.resource, lease.token, f"its time ran out inside the transaction ({error})".rstrip())
+        return LeaseLostError(
+            lease.resource, lease.token, f"its time ran out inside the transaction ({error})".rstrip()
+        )
 
     def _close(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
         """Commit, or roll back for ``error``, and write what waited for that."""
@@ -233,67 +231,6 @@ class FencedTransaction:
 def fenced_transaction(connection: BaseDatabaseWrapper, lease: Lease) -> FencedTransaction | None:
     """The open transaction of ``lease`` on ``connection``: row statements in it need no lock, its end decides."""
     return next((one for one in _open.get(connection, ()) if one.lease is lease), None)
-
-
-def pass_to_begin(connection: BaseDatabaseWrapper, lease: Lease) -> int | None:
-    """Raise the resource's row to the lease's token and count the begin; None if somebody newer was there."""
-    table = quoted("FencedResource")
-    bound, params = "", []
-    if connection.vendor == "postgresql" and not in_testcase(connection):
-        bound = "WITH bound AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true)) "
-        params = [milliseconds(lease.remaining())]
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"{bound}INSERT INTO {table} (namespace, name, last_token, holder, begins) "
-            f"SELECT %s, %s, %s, %s, 1 {'FROM bound ' if bound else ''}WHERE true "
-            "ON CONFLICT (namespace, name) DO UPDATE SET last_token = excluded.last_token, "
-            f"holder = excluded.holder, begins = {table}.begins + 1 WHERE {table}.last_token < excluded.last_token "
-            f"OR ({table}.last_token = excluded.last_token AND {table}.holder = excluded.holder) RETURNING begins",
-            [*params, lease.namespace, lease.resource, lease.token, lease.holder],
-        )
-        row = cursor.fetchone()
-    return None if row is None else int(row[0])
-
-
-def hold_to_end(connection: BaseDatabaseWrapper, lease: Lease, begins: int) -> bool:
-    """Hold the resource's row until the commit, if holder and begins are still what the begin left."""
-    table = quoted("FencedResource")
-    mine = "namespace = %s AND name = %s AND holder = %s AND last_token = %s AND begins = %s"
-    with connection.cursor() as cursor:
-        if connection.features.has_select_for_update:
-            cursor.execute(f"SELECT 1 FROM {table} WHERE {mine} FOR SHARE", [*_row_of(lease), begins])
-            return cursor.fetchone() is not None
-        cursor.execute(f"UPDATE {table} SET begins = begins WHERE {mine}", [*_row_of(lease), begins])
-        return bool(cursor.rowcount == 1)
-
-
-def _row_of(lease: Lease) -> list[Any]:
-    return [lease.namespace, lease.resource, lease.holder, lease.token]
-
-
-def seen_token(connection: BaseDatabaseWrapper, lease: Lease) -> int | None:
-    """The highest token that the resource has seen, by a fresh look."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT last_token FROM {quoted('FencedResource')} WHERE namespace = %s AND name = %s",
-            [lease.namespace, lease.resource],
-        )
-        row = cursor.fetchone()
-    return None if row is None else int(row[0])
-
-
-def recorded_operation(
-    connection: BaseDatabaseWrapper, lease: Lease, task: str, operation: str
-) -> tuple[str, Any] | None:
-    """The digest and the result that are recorded for an operation, or None."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT digest, CAST(result AS text) FROM {quoted('Operation')} "
-            "WHERE namespace = %s AND resource = %s AND task = %s AND key = %s",
-            [lease.namespace, lease.resource, task, operation],
-        )
-        row = cursor.fetchone()
-    return None if row is None else (row[0], json.loads(row[1]))
 
 
 def ensure_first_statement(connection: BaseDatabaseWrapper, lease: Lease) -> None:
@@ -316,38 +253,6 @@ def ensure_first_statement(connection: BaseDatabaseWrapper, lease: Lease) -> Non
             ) from error
 
 
-# The user's own bound stays if it is the tighter one.
-IDLE_BOUND = (
-    "set_config('idle_in_transaction_session_timeout', "
-    "CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval BETWEEN interval '1 ms' AND %s::interval "
-    "THEN current_setting('idle_in_transaction_session_timeout') ELSE %s END, true)"
-)
-
-
-def milliseconds(seconds: float) -> str:
-    """``seconds`` as PostgreSQL takes them; at least 1 ms, because 0 means no bound at all."""
-    return f"{max(1, round(seconds * 1000))}ms"
-
-
 def sqlstate(error: BaseException) -> str:
     """The SQLSTATE of a database error, or ""."""
     return str(getattr(error.__cause__, "sqlstate", None) or "")
-
-
-def check_operation(operation: object) -> str:
-    """``operation``, if it can be a key; TypeError or ValueError otherwise."""
-    if not isinstance(operation, str):
-        raise TypeError(f"An operation's key is a string, not {operation!r}.")
-    if not operation or len(operation) > conf.MAX_OPERATION_LENGTH or "\0" in operation:
-        raise ValueError(
-            f"An operation's key has 1 to {conf.MAX_OPERATION_LENGTH} characters and no NUL; {operation[:40]!r} has {len(operation)}."
-        )
-    return operation
-
-
-def as_json(result: Any) -> str:
-    """``result`` as JSON text; TypeError if JSON cannot hold it."""
-    try:
-        return json.dumps(result, allow_nan=False)
-    except ValueError as error:
-        raise TypeError(f"JSON cannot hold the result {result!r}: {error}.") from error

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F, Field, Func, Model, QuerySet, Value, sql
-from django.db.models.expressions import Case, CombinedExpression, ExpressionWrapper
+from django.db.models import F, Field, Model, QuerySet, Value, sql
 from django.db.models.functions import Greatest
 from django.utils import timezone
 
@@ -32,16 +31,16 @@ from fencing.exceptions import (
     StaleWriteError,
     WriteRejectedError,
 )
+from fencing.expressions import Values
 from fencing.history import Attempt
 from fencing.leases import Lease
 from fencing.naming import ModelFence
+from fencing.resources import IDLE_BOUND, milliseconds, pass_resource, passing, seen_token, take_write_lock
 from fencing.tables import quoted
-from fencing.transactions import IDLE_BOUND, fenced_transaction, milliseconds, seen_token
+from fencing.transactions import fenced_transaction
 
 if TYPE_CHECKING:
     from fencing.models import FencedModel
-
-Values = Sequence[tuple["Field[Any, Any]", Any, Any]]
 
 OUTCOMES: dict[type[WriteRejectedError], str] = {
     StaleWriteError: "stale",
@@ -104,7 +103,9 @@ def update_row(lease: Lease, using: str, write: RowWrite) -> tuple[int, Verdict]
         if own and not write.compares:
             floor = verdict.seen or floor
             continue
-        raise refused(judge(verdict, token, own=own), lease, connection, attempt_of(lease, write, token, verdict.seen), verdict)
+        raise refused(
+            judge(verdict, token, own=own), lease, connection, attempt_of(lease, write, token, verdict.seen), verdict
+        )
 
 
 def judge(verdict: Verdict, token: int, *, own: bool) -> type[WriteRejectedError]:
@@ -136,7 +137,7 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
     """PostgreSQL: lock, pass, write and record in one statement, atomic by itself."""
     owner = write.fence.owner
     quote = connection.ops.quote_name
-    table, pk = quote(owner._meta.db_table), quote(owner._meta.pk.column)
+    table, pk = quote(owner._meta.db_table), quote(owner._meta.pk.column or "")
     pk_value = owner._meta.pk.get_db_prep_value(write.pk, connection)
     update, update_params = compiled_update(connection, write, token)
     parts: list[str] = []
@@ -154,7 +155,7 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
         f"WHERE t.{pk} = %s FOR NO KEY UPDATE OF t)",
         [pk_value],
     )
-    part(*passing(lease, begun=fenced_transaction(connection, lease) is not None))
+    part(*passing(lease, begun=has_begun(connection, lease)))
     compare = " AND old.seen = %s" if write.compares else ""
     part(
         f"fenced AS ({update} AND EXISTS (SELECT 1 FROM old WHERE old.seen < %s{compare}) "
@@ -168,37 +169,15 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
             f"SELECT {', '.join(['%s'] * len(history.columns().split(',')))} FROM fenced)",
             [*accepted.row(), timezone.now()],
         )
-    statement = f"WITH {', '.join(parts)} SELECT seen, EXISTS (SELECT 1 FROM passed), EXISTS (SELECT 1 FROM fenced) FROM old"
+    statement = (
+        f"WITH {', '.join(parts)} SELECT seen, EXISTS (SELECT 1 FROM passed), EXISTS (SELECT 1 FROM fenced) FROM old"
+    )
     with connection.cursor() as cursor:
         cursor.execute(statement, params)
         answer = cursor.fetchone()
     if answer is None:
         return Verdict(seen=None, passed=True, accepted=False)
     return Verdict(seen=answer[0], passed=answer[1], accepted=answer[2])
-
-
-def passing(lease: Lease, *, begun: bool) -> tuple[str, list[Any]]:
-    """The CTEs that pass the resource's row once ``old`` has locked the rows; ``passed`` is empty if it refuses.
-
-    A condition that only read the resource's row would be judged on the statement's own view, and an old statement
-    that had waited for a row would land after a newer begin. Inside the lease's own fenced transaction reading is
-    enough: its end decides.
-    """
-    table = quoted("FencedResource")
-    mine = "namespace = %s AND name = %s AND last_token = %s AND holder = %s"
-    row = [lease.namespace, lease.resource, lease.token, lease.holder]
-    if begun:
-        return f"passed AS MATERIALIZED (SELECT 1 FROM {table} WHERE {mine})", row
-    return (
-        f"shared AS MATERIALIZED (SELECT 1 FROM {table} WHERE (SELECT count(*) FROM old) > 0 AND {mine} FOR SHARE), "
-        f"raised AS (INSERT INTO {table} (namespace, name, last_token, holder, begins) SELECT %s, %s, %s, %s, 0 "
-        "WHERE (SELECT count(*) FROM old) > 0 AND NOT EXISTS (SELECT 1 FROM shared) "
-        f"ON CONFLICT (namespace, name) DO UPDATE SET last_token = excluded.last_token, holder = excluded.holder "
-        f"WHERE {table}.last_token < excluded.last_token "
-        f"OR ({table}.last_token = excluded.last_token AND {table}.holder = excluded.holder) RETURNING 1), "
-        "passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)",
-        [*row, *row],
-    )
 
 
 def compiled_update(connection: BaseDatabaseWrapper, write: RowWrite, token: int) -> tuple[str, tuple[Any, ...]]:
@@ -214,23 +193,25 @@ def send_steps(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, t
     try:
         with transaction.atomic(using=connection.alias):
             seen = lock_row(connection, lease, write)
-            passed = seen is not None and pass_resource(connection, lease)
+            passed = seen is not None and pass_resource(connection, lease, begun=has_begun(connection, lease))
             rows: Any = 0
             if passed:
                 condition = {"last_token": write.pin} if write.compares else {}
-                matched = plain(write.fence.owner, connection.alias).filter(pk=write.pk, last_token__lt=token, **condition)
+                matched = plain(write.fence.owner, connection.alias).filter(
+                    pk=write.pk, last_token__lt=token, **condition
+                )
                 more = (list(write.returning),) if write.returning else ()
                 rows = matched._update(with_token(write, token), *more)  # type: ignore[attr-defined]
             verdict = Verdict(seen=seen, passed=passed or seen is None, accepted=bool(rows), rows=rows)
             if not verdict.accepted:
-                raise _Undo(verdict)
+                raise _UndoError(verdict)
             history.record(connection, [attempt_of(lease, write, token, None)])
-    except _Undo as undo:
+    except _UndoError as undo:
         return undo.verdict
     return verdict
 
 
-class _Undo(Exception):
+class _UndoError(Exception):
     """Leaves a transaction so that Django undoes it."""
 
     def __init__(self, verdict: Verdict) -> None:
@@ -258,34 +239,9 @@ def lock_row(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite) -> 
     return tokens.select_for_update(no_key=True).first()
 
 
-def take_write_lock(connection: BaseDatabaseWrapper) -> None:
-    """On a database with a single writer, become that writer before reading: a snapshot could not be written from."""
-    if not connection.features.has_select_for_update:
-        with connection.cursor() as cursor:
-            cursor.execute(f"UPDATE {quoted('FencedResource')} SET begins = begins WHERE 1 = 0")
-
-
-def pass_resource(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
-    """Pass the resource's row in the open transaction and hold it until its end; False if somebody newer was there."""
-    table = quoted("FencedResource")
-    mine = "namespace = %s AND name = %s AND last_token = %s AND holder = %s"
-    row = [lease.namespace, lease.resource, lease.token, lease.holder]
-    begun = fenced_transaction(connection, lease) is not None
-    share = " FOR SHARE" if connection.features.has_select_for_update and not begun else ""
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT 1 FROM {table} WHERE {mine}{share}", row)
-        if cursor.fetchone() is not None:
-            return True
-        if begun:
-            return False
-        cursor.execute(
-            f"INSERT INTO {table} (namespace, name, last_token, holder, begins) SELECT %s, %s, %s, %s, 0 WHERE true "
-            "ON CONFLICT (namespace, name) DO UPDATE SET last_token = excluded.last_token, holder = excluded.holder "
-            f"WHERE {table}.last_token < excluded.last_token "
-            f"OR ({table}.last_token = excluded.last_token AND {table}.holder = excluded.holder) RETURNING last_token",
-            row,
-        )
-        return cursor.fetchone() is not None
+def has_begun(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
+    """Whether the open transaction is the lease's own fenced one."""
+    return fenced_transaction(connection, lease) is not None
 
 
 def bounds_idling(connection: BaseDatabaseWrapper) -> bool:
@@ -367,28 +323,6 @@ def settle(lease: Lease, fence: ModelFence, pk: Any) -> None:
     lease.refused.pop(f"{fence.label} {pk}", None)
 
 
-def compares(values: Values) -> bool:
-    """Whether a write must compare with what was read: unless every value refers to a column and to nothing read.
-
-    Values that the field itself makes at each save (``auto_now``) do not count.
-    """
-    chosen = [value for field, _model, value in values if not getattr(field, "auto_now", False)]
-    return not chosen or not all(refers_to_column(value) for value in chosen)
-
-
-def refers_to_column(value: Any) -> bool:
-    """Whether an expression is made of columns, and of Python values only as what a column is changed by."""
-    if isinstance(value, F):
-        return True
-    if isinstance(value, CombinedExpression):
-        sides = (value.lhs, value.rhs)
-        return any(map(refers_to_column, sides)) and all(isinstance(s, Value) or refers_to_column(s) for s in sides)
-    if isinstance(value, (Func, ExpressionWrapper)) and not isinstance(value, Case):
-        parts = value.get_source_expressions()
-        return bool(parts) and all(map(refers_to_column, parts))
-    return False
-
-
 def update_unfenced(instance: FencedModel, number: int, connection: BaseDatabaseWrapper, write: RowWrite) -> Any:
     """Write a row with the fence lifted, carrying the number, so that a holder who read before notices."""
     column = write.fence.owner._meta.get_field("last_token")
@@ -409,10 +343,15 @@ def record_unfenced(
         connection,
         [
             Attempt(
-                namespace=namespace, token=number, grant_token=number, resource=resource, model=fence.label,
-                object_pk=str(pk), action=action, outcome="unfenced",
+                namespace=namespace,
+                token=number,
+                grant_token=number,
+                resource=resource,
+                model=fence.label,
+                object_pk=str(pk),
+                action=action,
+                outcome="unfenced",
             )
             for pk, resource in rows
         ],
     )
-

@@ -14,8 +14,8 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from fencing import LeaseBackendError, StaleWriteError, history, lease
 from fencing.backends import get_backend
 from fencing.history import collect
-from fencing.leases import acquire, holding
 from fencing.models import FencedWrite, TokenGrant
+from fencing.scope import acquire, holding
 from fencing.tokens import place_of
 from inventory_demo.models import Stock
 from tests.concurrency import BOUND, threads, wait_until
@@ -60,7 +60,9 @@ def test_collecting_again_after_a_crash_repeats_nothing(monkeypatch: pytest.Monk
         pass
     backend = get_backend()
     with monkeypatch.context() as patch:
-        patch.setattr(backend, "forget_events", lambda *args: (_ for _ in ()).throw(LeaseBackendError("default", "gone")))
+        patch.setattr(
+            backend, "forget_events", lambda *args: (_ for _ in ()).throw(LeaseBackendError("default", "gone"))
+        )
         with pytest.raises(LeaseBackendError):
             collect()
     before = list(TokenGrant.objects.values())
@@ -134,12 +136,18 @@ def test_grant_of_a_holder_that_was_killed() -> None:
 
 
 def test_lost_lease_ends_as_lost() -> None:
-    held = acquire("stock:42", ttl=30, give_up=0, using="default", allow_in_transaction=False)
-    held._backend.revoke(held._place, held.token)
-    with lease("stock:42"):
+    held = acquire("stock:42", ttl=0.05, give_up=0, using="default", allow_in_transaction=False)
+    with lease("stock:42", wait=5):
         held.release()
     collect()
     assert list(TokenGrant.objects.order_by("token").values_list("ended", flat=True)) == ["lost", "released"]
+
+
+def test_revoked_lease_ends_as_revoked() -> None:
+    with lease("stock:42", renew=False) as held:
+        held._backend.revoke(held._place, held.token)
+    collect()
+    assert TokenGrant.objects.get().ended == "revoked"
 
 
 def test_release_that_was_sent_twice_is_a_release() -> None:
@@ -168,9 +176,7 @@ def test_live_process_collects_in_the_background() -> None:
     assert child.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("record", "kept"), [("all", ["accepted", "stale"]), ("refused", ["stale"]), ("none", [])]
-)
+@pytest.mark.parametrize(("record", "kept"), [("all", ["accepted", "stale"]), ("refused", ["stale"]), ("none", [])])
 def test_record_setting(settings: Any, record: str, kept: list[str]) -> None:
     settings.FENCING = {**settings.FENCING, "RECORD": record}
     Stock.objects.create(sku="42")

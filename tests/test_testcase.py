@@ -28,8 +28,8 @@ from fencing import (
     lease,
     unfenced,
 )
-from fencing.leases import held_leases
 from fencing.models import FencedResource, FencedWrite, Operation
+from fencing.scope import held_leases
 from inventory_demo.models import Stock
 
 

@@ -10,7 +10,7 @@ from celery.exceptions import Ignore, Reject
 
 from fencing import StaleWriteError
 from fencing.celery import FencedTask, fenced_task, leased_task
-from fencing.leases import held_leases, holder_info
+from fencing.scope import held_leases, holder_info
 from inventory_demo.gate import Gate
 from inventory_demo.models import Stock
 from tests.celery.helpers import overtake, report

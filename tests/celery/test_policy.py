@@ -31,8 +31,8 @@ from fencing import (
     leases,
 )
 from fencing.celery import fenced_task, leased_task
-from fencing.leases import holder_info
 from fencing.models import Operation
+from fencing.scope import holder_info
 from fencing.taskpolicy import make_policy, pause
 from inventory_demo.models import StockDelta
 from inventory_demo.server_support import wait_for

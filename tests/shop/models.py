@@ -14,6 +14,9 @@ class Warehouse(models.Model):
 
     name = models.CharField(max_length=40)
 
+    def __str__(self) -> str:
+        return self.name
+
 
 class Bin(FencedModel):
     """A row with many kinds of fields, its resource named by its key."""

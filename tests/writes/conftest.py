@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fencing import Lease, lease
-from fencing.leases import acquire
 from fencing.models import FencedWrite
+from fencing.scope import acquire
 
 
 @pytest.fixture(params=["default", "lite"])
@@ -35,7 +35,7 @@ class Sleeper:
 
 
 @pytest.fixture
-def overtaken() -> Iterator[Callable[[str], Any]]:
+def overtaken() -> Callable[[str], Any]:
     """A function that gives a context: the sleeper's lease and the newer holder's, both as those know them."""
 
     @contextmanager
@@ -44,4 +44,4 @@ def overtaken() -> Iterator[Callable[[str], Any]]:
         with lease(resource, ttl=30) as newer:
             yield sleeper, newer
 
-    yield pair
+    return pair

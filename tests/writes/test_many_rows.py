@@ -17,8 +17,8 @@ from fencing import (
     StaleWriteError,
     lease,
 )
-from fencing.leases import holding
 from fencing.models import FencedWrite
+from fencing.scope import holding
 from inventory_demo.models import Stock
 from tests.shop.models import Bin, Crate, ExpressBin, Warehouse
 

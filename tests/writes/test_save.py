@@ -19,9 +19,10 @@ from fencing import (
     StaleReadError,
     StaleWriteError,
     lease,
+    naming,
 )
-from fencing.leases import holding
 from fencing.models import FencedResource, FencedWrite
+from fencing.scope import holding
 from inventory_demo.models import Stock
 from tests.shop.models import Bin, BinProxy, ExpressBin, Parcel, Warehouse
 
@@ -53,7 +54,7 @@ def test_save_writes_the_value_and_the_token(alias: str, outcomes: Callable[[], 
 
 def test_save_without_a_lease_is_refused_for_every_form(alias: str) -> None:
     stock = make(alias)
-    with lease("stock:43"), pytest.raises(LeaseRequiredError, match="'stock:42'.*'stock:43'"):
+    with lease("stock:43"), pytest.raises(LeaseRequiredError, match=r"'stock:42'.*'stock:43'"):
         stock.save()
     for options in ({}, {"update_fields": ["quantity"]}, {"force_update": True}):
         with pytest.raises(LeaseRequiredError):
@@ -72,7 +73,11 @@ def test_stale_save_is_refused_after_the_newer_holder_wrote(
         fresh.save()
         with pytest.raises(StaleWriteError) as caught:
             late.save(lease=sleeper)
-        assert (caught.value.resource, caught.value.token, caught.value.seen) == ("stock:42", sleeper.token, newer.token)
+        assert (caught.value.resource, caught.value.token, caught.value.seen) == (
+            "stock:42",
+            sleeper.token,
+            newer.token,
+        )
         # The instance is untouched, so the same save is refused again.
         assert (late.quantity, late.last_token, late._state.adding) == (9, 0, False)
         with pytest.raises(StaleWriteError):
@@ -91,7 +96,7 @@ def test_row_fence_alone_refuses_a_token_that_is_not_higher(alias: str) -> None:
         stock.quantity = 3
         with pytest.raises(StaleWriteError) as caught:
             stock.save()
-        assert held.token < caught.value.token < caught.value.seen == 1_000_000
+        assert held.token < caught.value.token < 1_000_000 == caught.value.seen
     assert stored(alias) == (10, 1_000_000)
     # The holder was rightful, so its numbers were raised: the next grant passes.
     with lease("stock:42") as held:
@@ -268,9 +273,7 @@ def test_superseded_holder_cannot_write_a_row_that_nobody_newer_has_touched(alia
     make(alias)
     Bin.fence_resource = "stock:{label}"
     try:
-        from fencing.naming import fence_of
-
-        fence_of.cache_clear()
+        naming._fences.clear()
         box = Bin.objects.using(alias).create(label="42", quantity=1)
         with overtaken("stock:42") as (sleeper, newer):
             Stock.objects.using(alias).get().save()
@@ -281,7 +284,7 @@ def test_superseded_holder_cannot_write_a_row_that_nobody_newer_has_touched(alia
         assert Bin.objects.using(alias).get().quantity == 1
     finally:
         Bin.fence_resource = ""
-        fence_of.cache_clear()
+        naming._fences.clear()
 
 
 def test_create_without_a_lease_starts_at_zero_and_under_one_at_its_token(alias: str) -> None:
@@ -502,4 +505,3 @@ def test_lost_lease_with_a_row_that_consumed_its_number(
         with pytest.raises(LeaseLostError):
             late.save(lease=sleeper)
     assert outcomes() == ["accepted", "lost"]
-

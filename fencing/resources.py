@@ -1,0 +1,127 @@
+"""The resource fence: one row per resource with the highest grant that has written or begun (I4).
+
+The first statement of a grant raises the row to the grant's token, if it is lower; later ones of the same holder hold
+it for the length of their transaction; any other state refuses. Every statement locks the row: a condition that only
+read it would be judged on the statement's own view, and an old statement that had waited for something else would
+land after a newer holder's begin had committed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from fencing.connections import in_testcase
+from fencing.tables import quoted
+
+if TYPE_CHECKING:
+    from fencing.leases import Lease
+
+MINE = "namespace = %s AND name = %s AND last_token = %s AND holder = %s"
+
+# The user's own bound stays if it is the tighter one.
+IDLE_BOUND = (
+    "set_config('idle_in_transaction_session_timeout', "
+    "CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval BETWEEN interval '1 ms' AND %s::interval "
+    "THEN current_setting('idle_in_transaction_session_timeout') ELSE %s END, true)"
+)
+
+
+def row_of(lease: Lease) -> list[Any]:
+    """The parameters of ``MINE``, and of the columns of the row that a lease leaves."""
+    return [lease.namespace, lease.resource, lease.token, lease.holder]
+
+
+def raising(source: str, *, begins: int) -> str:
+    """The INSERT that raises the row to a lease's token, unless somebody newer was there.
+
+    Args:
+        source: what follows the values, from the FROM or WHERE on.
+        begins: by how much the count of begins rises.
+    """
+    table = quoted("FencedResource")
+    counted = f", begins = {table}.begins + {begins}" if begins else ""
+    return (
+        f"INSERT INTO {table} (namespace, name, last_token, holder, begins) SELECT %s, %s, %s, %s, {begins} {source} "
+        "ON CONFLICT (namespace, name) DO UPDATE SET last_token = excluded.last_token, holder = excluded.holder"
+        f"{counted} WHERE {table}.last_token < excluded.last_token "
+        f"OR ({table}.last_token = excluded.last_token AND {table}.holder = excluded.holder) RETURNING begins"
+    )
+
+
+def passing(lease: Lease, *, begun: bool) -> tuple[str, list[Any]]:
+    """PostgreSQL: the CTEs that pass the row once the CTE ``old`` has locked its rows; ``passed`` is empty if it refuses.
+
+    Args:
+        begun: the statement is inside the lease's own fenced transaction: reading is enough, its end decides.
+    """
+    table = quoted("FencedResource")
+    if begun:
+        return f"passed AS MATERIALIZED (SELECT 1 FROM {table} WHERE {MINE})", row_of(lease)
+    locked = "(SELECT count(*) FROM old) > 0"
+    return (
+        f"shared AS MATERIALIZED (SELECT 1 FROM {table} WHERE {locked} AND {MINE} FOR SHARE), "
+        f"raised AS ({raising(f'WHERE {locked} AND NOT EXISTS (SELECT 1 FROM shared)', begins=0)}), "
+        "passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)",
+        row_of(lease) * 2,
+    )
+
+
+def pass_resource(connection: BaseDatabaseWrapper, lease: Lease, *, begun: bool) -> bool:
+    """Pass the row by statements of their own and hold it until the open transaction ends; False if it refuses."""
+    share = " FOR SHARE" if connection.features.has_select_for_update and not begun else ""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT 1 FROM {quoted('FencedResource')} WHERE {MINE}{share}", row_of(lease))
+        if cursor.fetchone() is not None:
+            return True
+        if begun:
+            return False
+        cursor.execute(raising("WHERE true", begins=0), row_of(lease))
+        return cursor.fetchone() is not None
+
+
+def pass_to_begin(connection: BaseDatabaseWrapper, lease: Lease) -> int | None:
+    """Pass the row for a transaction that begins; how many have begun by now, or None if the row refuses."""
+    bound, source, params = "", "WHERE true", []
+    if connection.vendor == "postgresql" and not in_testcase(connection):
+        bound = "WITH bound AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true)) "
+        source, params = "FROM bound", [milliseconds(lease.remaining())]
+    with connection.cursor() as cursor:
+        cursor.execute(bound + raising(source, begins=1), [*params, *row_of(lease)])
+        row = cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+def hold_to_end(connection: BaseDatabaseWrapper, lease: Lease, begins: int) -> bool:
+    """Hold the row until the commit, if holder and begins are still what the begin left."""
+    table, mine, params = quoted("FencedResource"), f"{MINE} AND begins = %s", [*row_of(lease), begins]
+    with connection.cursor() as cursor:
+        if connection.features.has_select_for_update:
+            cursor.execute(f"SELECT 1 FROM {table} WHERE {mine} FOR SHARE", params)
+            return cursor.fetchone() is not None
+        cursor.execute(f"UPDATE {table} SET begins = begins WHERE {mine}", params)
+        return bool(cursor.rowcount == 1)
+
+
+def seen_token(connection: BaseDatabaseWrapper, lease: Lease) -> int | None:
+    """The highest token that the resource has seen, by a fresh look; None if it has seen none."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT last_token FROM {quoted('FencedResource')} WHERE namespace = %s AND name = %s",
+            [lease.namespace, lease.resource],
+        )
+        row = cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+def take_write_lock(connection: BaseDatabaseWrapper) -> None:
+    """On a database with a single writer, become that writer before reading: a snapshot could not be written from."""
+    if not connection.features.has_select_for_update:
+        with connection.cursor() as cursor:
+            cursor.execute(f"UPDATE {quoted('FencedResource')} SET begins = begins WHERE 1 = 0")
+
+
+def milliseconds(seconds: float) -> str:
+    """``seconds`` as PostgreSQL takes them; at least 1 ms, because 0 means no bound at all."""
+    return f"{max(1, round(seconds * 1000))}ms"
