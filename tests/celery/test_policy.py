@@ -28,12 +28,13 @@ from fencing import (
     WriteRejectedError,
     current_lease,
     lease,
-    leases,
+    scope,
 )
 from fencing.celery import fenced_task, leased_task
 from fencing.models import Operation
 from fencing.scope import holder_info
 from fencing.taskpolicy import make_policy, pause
+from fencing.taskrun import open_body
 from inventory_demo.models import StockDelta
 from inventory_demo.server_support import wait_for
 from inventory_demo.tasks import OversoldError, apply_delta
@@ -177,7 +178,7 @@ def test_interrupted_release_is_made_up_for(article: Article, monkeypatch: pytes
     def interrupted(held: Lease) -> None:
         raise SoftTimeLimitExceeded
 
-    monkeypatch.setattr(leases, "_leave", interrupted)
+    monkeypatch.setattr(scope, "_leave", interrupted)
     with pytest.raises(SoftTimeLimitExceeded):
         tasks.retrying(article.sku)
     assert article.is_free()
@@ -312,6 +313,7 @@ def test_stock_and_ledger_change_together(article: Article) -> None:
     assert result.get() == 6
     line = StockDelta.objects.get(sku=article.sku)
     assert (line.delta, line.reason, line.operation) == (-4, "sale", f"{apply_delta.name}:{result.id}")
+    assert open_body.get() is None
 
 
 def test_oversell_is_its_own_error_and_changes_nothing(article: Article) -> None:
