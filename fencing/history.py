@@ -112,11 +112,16 @@ def write_all_waiting() -> None:
         write_waiting(connection)
 
 
-def collect(using: str = conf.DEFAULT_ALIAS, *, batch: int = COLLECT_BATCH) -> int:
+def collect(using: str = conf.DEFAULT_ALIAS, *, batch: int = COLLECT_BATCH, most: int | None = None) -> int:
     """Move the grant events of one lease backend into ``TokenGrant``; say how many there were.
 
     Read, insert or merge by (namespace, token), commit, then delete: several collectors at a time and crashes in
     between only repeat themselves.
+
+    Args:
+        using: alias of the lease backend.
+        batch: how many events to move at a time.
+        most: stop after about as many; None for all that wait.
     """
     backend = get_backend(using)
     config = backend.config
@@ -128,7 +133,7 @@ def collect(using: str = conf.DEFAULT_ALIAS, *, batch: int = COLLECT_BATCH) -> i
                 _merge(connection, config.namespace, events)
             backend.forget_events(place.space, partition, [event.id for event in events])
             collected += len(events)
-            if len(events) < batch:
+            if len(events) < batch or (most is not None and collected >= most):
                 break
         if dropped := backend.dropped_events(place.space, partition):
             logger.warning("%d grant events of backend %r were dropped at the outbox's cap", dropped, using)

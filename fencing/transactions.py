@@ -59,6 +59,7 @@ class FencedTransaction:
         self._task = task
         self._digest = digest
         self._begins = 0
+        self._applied: AlreadyAppliedError | None = None
         self._joined = False
         self._earlier: frozenset[int] = frozenset()
         self._atomic: AbstractContextManager[None] = nullcontext()
@@ -104,8 +105,8 @@ class FencedTransaction:
             with self:
                 self.result = function(*args, **kwargs)
         except AlreadyAppliedError as applied:
-            if applied.operation != self.operation:
-                raise
+            if applied is not self._applied:
+                raise  # of another operation, which the body came upon
             return applied.result
         return self.result
 
@@ -148,7 +149,8 @@ class FencedTransaction:
         if digest != self._digest:
             return OperationMismatchError(operation, f"arguments {digest[:12]}", f"arguments {self._digest[:12]}")
         history.record_refusal(connection, self._attempt("duplicate", None, "once"))
-        return AlreadyAppliedError(operation, result)
+        self._applied = AlreadyAppliedError(operation, result)
+        return self._applied
 
     def _bound_waits(self, connection: BaseDatabaseWrapper) -> None:
         """Nobody waits inside for longer than the lease has, and nobody sleeps for longer on rows it has written."""

@@ -79,6 +79,21 @@ def test_duplicate_gets_the_recorded_result_and_no_effect(stock: Stock) -> None:
     assert list(FencedWrite.objects.filter(outcome="duplicate").values_list("token", flat=True)) == [later.token] * 2
 
 
+def test_duplicate_of_another_operation_is_not_taken_for_ones_own(stock: Stock) -> None:
+    """The body comes upon a duplicate of the same name under another resource; its own effect must not vanish silently."""
+    grant("stock:43").once("order-7", lambda: "of 43")
+    held = grant()
+
+    def body() -> None:
+        add(held, -3)
+        with grant("stock:43").atomic(operation="order-7"):
+            raise AssertionError("the body of a duplicate runs")
+
+    with pytest.raises(AlreadyAppliedError):
+        held.once("order-7", body)
+    assert quantity() == 10
+
+
 def test_keys_are_of_their_resource_and_byte_by_byte(stock: Stock) -> None:
     """S7, S8"""
     Stock.objects.create(sku="43")
