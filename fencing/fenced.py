@@ -154,16 +154,16 @@ class FencedModel(models.Model):
             rows = writes.update_unfenced(self, number, connection, write)
             if rows:
                 self._fence_accept(number)
-            return rows
+            return in_djangos_terms(rows, more)
         if unread and not writes.plain(fence.owner, using).filter(pk=pk_val).exists():
-            return [] if more else False
+            return in_djangos_terms(False, more)
         self._fence_keep_resource(fence, write)
         lease = require_lease(self.fence_name(), fence.using, f"saving {fence.label} {pk_val}")
         token, verdict = writes.update_row(lease, using, write)
         self._fence_accept(token, moved=write.compares or verdict.seen == write.pin)
         if not more:
             self._fence_forget_expressions(values)
-        return (verdict.rows if write.returning else [()]) if more else True
+        return in_djangos_terms(verdict.rows, more)
 
     def _do_insert(self, manager: Any, using: str, fields: Any, returning_fields: Any, raw: bool) -> Any:
         """Django's hook for the INSERT into one table."""
@@ -273,3 +273,10 @@ class FencedModel(models.Model):
         for field, _model, value in values:
             if hasattr(value, "resolve_expression"):
                 self.__dict__.pop(field.attname, None)
+
+
+def in_djangos_terms(rows: Any, more: tuple[Any, ...]) -> Any:
+    """What ``_do_update`` answers: a bool in Django 5.2; in 6, which passes ``more``, the returned row of each row."""
+    if not more:
+        return bool(rows)
+    return rows if isinstance(rows, list) else [()] * bool(rows)
