@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from django.core.management import call_command
-from pytest_django.plugin import DjangoDbBlocker
 
 from fencing.models import FencedWrite
 from inventory_demo.gate import Gate
@@ -17,17 +15,13 @@ from inventory_demo.worker import Worker
 
 
 @pytest.fixture
-def run(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[tuple[Worker, Gate]]:
+def run(transactional_db: None) -> Iterator[tuple[Worker, Gate]]:
     """A worker that plays the story on the test's own database, and its gate."""
     name = f"test-{uuid4().hex[:8]}"
-    with django_db_blocker.unblock():
-        gate = Gate(name)
-        try:
-            with Worker(name, include=["inventory_demo.story_worker"], environment={"STORY_RUN": name}) as worker:
-                yield worker, gate
-        finally:
-            gate.remove()
-            call_command("flush", verbosity=0, interactive=False)
+    gate = Gate(name)
+    with Worker(name, include=["inventory_demo.story_worker"], environment={"STORY_RUN": name}) as worker:
+        yield worker, gate
+    gate.remove()
 
 
 @pytest.mark.slow

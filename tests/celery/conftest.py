@@ -17,22 +17,25 @@ from tests.celery.helpers import Article
 
 
 @pytest.fixture(scope="module")
-def committed(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """The test database without a transaction around the tests: threads and workers must see their rows."""
+def transactional_db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """In place of pytest-django's: the rows stay until the module ends, because the worker goes on from test to test.
+
+    The name is what makes pytest-django set the test database up.
+    """
     with django_db_blocker.unblock():
         yield
         call_command("flush", verbosity=0, interactive=False)
 
 
 @pytest.fixture(scope="module")
-def worker(committed: None) -> Iterator[Worker]:
+def worker(transactional_db: None) -> Iterator[Worker]:
     """A prefork worker with two processes and the tasks of `tests.celery.tasks`."""
     with Worker(f"test-{uuid4().hex[:8]}", include=["tests.celery.tasks"]) as running:
         yield running
 
 
 @pytest.fixture
-def article(committed: None) -> Iterator[Article]:
+def article(transactional_db: None) -> Iterator[Article]:
     """A stock of ten pieces with a gate of its own."""
     stock: Stock = StockFactory.create(sku=f"test-{uuid4().hex[:8]}")
     gate = Gate(stock.sku)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from copy import deepcopy
 from io import StringIO
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from pytest_django.plugin import DjangoDbBlocker
 
 from inventory_demo.server_addresses import CHECKOUT
 from inventory_demo.server_support import wait_for
@@ -40,16 +38,8 @@ GOOD: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def committed(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """The test database, for the worker to see."""
-    with django_db_blocker.unblock():
-        yield
-        call_command("flush", verbosity=0, interactive=False)
-
-
 @pytest.mark.slow
-def test_demo_prints_one_object_with_what_happened(committed: None) -> None:
+def test_demo_prints_one_object_with_what_happened(transactional_db: None) -> None:
     stdout, stderr = StringIO(), StringIO()
     call_command("demo", json=True, stdout=stdout, stderr=stderr)
     outcome = json.loads(stdout.getvalue())
