@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from fencing import conf, history, signals, tokens
 from fencing.backends import get_backend
-from fencing.backends.base import Granted, HolderInfo, LeaseBackend
+from fencing.backends.base import Granted, Held, HolderInfo, LeaseBackend, Place
 from fencing.connections import open_transactions
 from fencing.exceptions import (
     FencingError,
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from fencing.models import FencedModel
 
 logger = logging.getLogger("fencing")
-
-# Seconds between two tries of a waiter, at most.
-POLL = 0.05
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -174,17 +171,13 @@ def acquire(name: str, *, ttl: float, give_up: float | None, using: str, allow_i
     backend = get_backend(using)
     holder = uuid4().hex
     try:
-        while True:
-            asked = monotonic()
-            place, answer = tokens.acquire(backend, name, holder, ttl, holder_info.get())
-            if isinstance(answer, Granted):
-                return Lease(
-                    backend, place, holder, answer, ttl=ttl, asked=asked, allow_in_transaction=allow_in_transaction
-                )
-            patience = POLL if give_up is None else give_up - monotonic()
-            if patience <= 0:
-                raise LeaseHeldError(name, answer.holder, answer.remaining, answer.task_id)
-            time.sleep(max(0.001, min(answer.remaining, POLL, patience)))
+        asked = monotonic()
+        place, answer = tokens.acquire(backend, name, holder, ttl, holder_info.get())
+        if isinstance(answer, Held):
+            if give_up is not None and give_up <= monotonic():
+                raise _held_error(name, answer)
+            place, answer, asked = _wait(backend, name, holder, ttl, give_up)
+        return Lease(backend, place, holder, answer, ttl=ttl, asked=asked, allow_in_transaction=allow_in_transaction)
     except LeaseHeldError:
         raise
     except BaseException:
@@ -192,12 +185,38 @@ def acquire(name: str, *, ttl: float, give_up: float | None, using: str, allow_i
         raise
 
 
+def _wait(
+    backend: LeaseBackend, name: str, holder: str, ttl: float, give_up: float | None
+) -> tuple[Place, Granted, float]:
+    """The grant that a wait ends with, and a moment since which it may count: never later than the store's."""
+    with backend.waiter(holder, ttl, holder_info.get()) as waiter:
+        try:
+            while True:
+                asked = monotonic()
+                place, answer = tokens.ask(backend, name, waiter.ask)
+                if isinstance(answer, Granted):
+                    # Handed over some time ago, if the store says how long it lives.
+                    return place, answer, asked if answer.remaining is None else asked + answer.remaining - ttl
+                patience = math.inf if give_up is None else give_up - monotonic()
+                if patience <= 0:
+                    raise _held_error(name, answer)
+                granted = waiter.sleep(answer, patience)
+                # It began after the last question. Where that is long ago, the next one tells how much is left.
+                if granted is not None and monotonic() - asked < ttl / 3:
+                    return place, granted, asked
+        except BaseException:
+            _give_back(backend, name, holder)
+            raise
+
+
+def _held_error(name: str, held: Held) -> LeaseHeldError:
+    return LeaseHeldError(name, held.holder, held.remaining, held.task_id)
+
+
 def _give_back(backend: LeaseBackend, name: str, holder: str) -> None:
-    """The store may have granted what we did not hear of; leave nothing behind, and mask nothing."""
+    """The store may have granted what we did not hear of, or queue us; leave nothing behind, and mask nothing."""
     try:
-        place = tokens.place_of(backend, name)
-        if (live := backend.peek(place)) is not None and live.holder == holder:
-            backend.release(place, holder, live.token)
+        backend.give_up(tokens.place_of(backend, name), holder)
     except FencingError:
         logger.debug("The lease of %r could not be given back; it ends by itself", name, exc_info=True)
 

@@ -58,7 +58,14 @@ def place_of(backend: LeaseBackend, resource: str) -> Place:
 def acquire(
     backend: LeaseBackend, resource: str, holder: str, ttl: float, info: HolderInfo
 ) -> tuple[Place, Granted | Held]:
-    """Ask for the lease once, for ``ttl`` seconds, and reserve a range where the store needs one.
+    """Ask for the lease once, for ``ttl`` seconds, and reserve a range where the store needs one. Raises as ``ask``."""
+    return ask(backend, resource, lambda place: backend.acquire(place, holder, ttl, info))
+
+
+def ask(
+    backend: LeaseBackend, resource: str, request: Callable[[Place], Granted | Held | NeedsRange]
+) -> tuple[Place, Granted | Held]:
+    """Send ``request`` for a lease, with a range reserved where the store needs one.
 
     Raises:
         LeaseBackendError: the store or the database did not answer as it should.
@@ -66,7 +73,7 @@ def acquire(
     """
 
     def at(place: Place) -> Granted | Held:
-        return with_range(backend, place, partial(backend.acquire, place, holder, ttl, info))
+        return with_range(backend, place, partial(request, place))
 
     return _at_its_place(backend, resource, at)
 

@@ -7,15 +7,20 @@ none; it never reaches for a database to get one. Durations are seconds here; a 
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Self
 
 from django.core.checks import CheckMessage
 
 from fencing.conf import BackendConfig
+
+# Seconds between two tries for a lease in a store that has no queue, at most.
+POLL = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +42,14 @@ class HolderInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """A number was issued: by a new grant, again to the same holder, or by an advance."""
+    """A number was issued: by a new grant, again to the same holder, or by an advance.
+
+    ``remaining`` says how long the lease of an earlier grant lives; None: as long as it was just asked for.
+    """
 
     token: int
     reign: str
+    remaining: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +142,16 @@ class LeaseBackend(ABC):
     def install(self, place: Place, reign: str, first: int, last: int) -> bool:
         """Let ``reign`` count from ``first`` to ``last``, if it still reigns here and ``first`` is not below its next."""
 
+    def waiter(self, holder: str, ttl: float, info: HolderInfo) -> Waiter:
+        """How ``holder`` waits for a lease that it wants for ``ttl`` seconds. This default asks every now and then."""
+        return Waiter(self, holder, ttl, info)
+
+    def give_up(self, place: Place, holder: str) -> None:
+        """Leave nothing of ``holder`` at ``place``: no place in the queue, and no grant that it has not heard of."""
+        live = self.peek(place)
+        if live is not None and live.holder == holder:
+            self.release(place, holder, live.token)
+
     @abstractmethod
     def live(self, space: str, partition: int, limit: int) -> Iterator[LiveLease]:
         """The leases that exist now, at most ``limit`` of them."""
@@ -156,3 +175,36 @@ class LeaseBackend(ABC):
     def check(self) -> list[CheckMessage]:
         """System checks of this alias that need no connection."""
         return []
+
+
+class Waiter:
+    """One wait of a holder, for a store without a queue; other stores have their own.
+
+    A context: left without an exception after a grant only. Before that, whoever waits must call ``give_up``.
+    """
+
+    def __init__(self, backend: LeaseBackend, holder: str, ttl: float, info: HolderInfo) -> None:
+        self.backend = backend
+        self.holder = holder
+        self.ttl = ttl
+        self.info = info
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the wait."""
+
+    def ask(self, place: Place) -> Granted | Held | NeedsRange:
+        """Acquire, or take a place in the queue, or keep the one that the holder has."""
+        return self.backend.acquire(place, self.holder, self.ttl, self.info)
+
+    def sleep(self, held: Held, patience: float) -> Granted | None:
+        """Sleep until it is worth asking again, at most ``patience`` seconds and never past the end of ``held``.
+
+        A grant that was heard of meanwhile is returned; it began after the last ``ask``, nobody knows when.
+        """
+        time.sleep(max(0.001, min(held.remaining, POLL, patience)))
+        return None

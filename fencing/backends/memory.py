@@ -15,6 +15,7 @@ from typing import Literal
 from django.utils import timezone
 
 from fencing.backends.base import (
+    POLL,
     Granted,
     GrantEvent,
     Held,
@@ -24,6 +25,7 @@ from fencing.backends.base import (
     Lost,
     NeedsRange,
     Place,
+    Waiter,
 )
 from fencing.conf import BackendConfig
 
@@ -46,6 +48,7 @@ class _Counter:
     ceiling: int = 0
     dropped: int = 0
     leases: dict[str, _Kept] = field(default_factory=dict)
+    queues: dict[str, list[MemoryWaiter]] = field(default_factory=dict)
     events: dict[str, GrantEvent] = field(default_factory=dict)
 
 
@@ -76,24 +79,39 @@ class MemoryBackend(LeaseBackend):
         """See the contract."""
         with self._turn:
             counter = self._counter(place.space, place.partition)
+            if self._kept(counter, place.resource) is None:
+                # The last holder's time ended: nobody overtakes those who wait.
+                self._hand_over(counter, place.resource)
             kept = self._kept(counter, place.resource)
             if kept is not None and kept.lease.holder == holder:
-                return Granted(token=kept.lease.token, reign=kept.reign)
+                remaining = kept.deadline - self.clock()
+                return Granted(token=kept.lease.token, reign=kept.reign, remaining=remaining)
             if kept is not None:
                 return self._held(kept)
-            issued = self._issue(counter)
-            if isinstance(issued, Granted):
-                lease = LiveLease(
-                    resource=place.resource,
-                    holder=holder,
-                    token=issued.token,
-                    remaining=ttl,
-                    granted_at=timezone.now(),
-                    info=info,
-                )
-                counter.leases[place.resource] = _Kept(lease=lease, reign=counter.reign, deadline=self.clock() + ttl)
-                self._note(counter, "granted", lease.token, place.resource, holder, ttl, info)
-            return issued
+            return self._grant(counter, place.resource, holder, ttl, info)
+
+    def waiter(self, holder: str, ttl: float, info: HolderInfo) -> Waiter:
+        """See the contract: first come, first served."""
+        return MemoryWaiter(self, holder, ttl, info)
+
+    def acquire_or_join(self, place: Place, waiter: MemoryWaiter) -> Granted | Held | NeedsRange:
+        """Acquire; where the lease is held, take the last place of the queue, or keep the one that ``waiter`` has."""
+        with self._turn:
+            answer = self.acquire(place, waiter.holder, waiter.ttl, waiter.info)
+            if isinstance(answer, Held):
+                queue = self._counter(place.space, place.partition).queues.setdefault(place.resource, [])
+                if waiter not in queue:
+                    queue.append(waiter)
+            return answer
+
+    def give_up(self, place: Place, holder: str) -> None:
+        """See the contract."""
+        with self._turn:
+            counter = self._counter(place.space, place.partition)
+            others = [one for one in counter.queues.pop(place.resource, []) if one.holder != holder]
+            if others:
+                counter.queues[place.resource] = others
+            super().give_up(place, holder)
 
     def renew(self, place: Place, holder: str, ttl: float) -> bool:
         """See the contract."""
@@ -121,6 +139,7 @@ class MemoryBackend(LeaseBackend):
             if kept is not None and kept.lease.holder == holder:
                 del counter.leases[place.resource]
                 self._note(counter, "released", kept.lease.token, place.resource, holder)
+                self._hand_over(counter, place.resource)
                 return True
             self._note(counter, "lost", token, place.resource, holder)
             return False
@@ -134,6 +153,7 @@ class MemoryBackend(LeaseBackend):
                 return False
             del counter.leases[place.resource]
             self._note(counter, "revoked", token, place.resource, kept.lease.holder)
+            self._hand_over(counter, place.resource)
             return True
 
     def draw(self, place: Place) -> Granted | NeedsRange:
@@ -190,6 +210,34 @@ class MemoryBackend(LeaseBackend):
         counter.next += 1
         return Granted(token=counter.next - 1, reign=counter.reign)
 
+    def _grant(
+        self, counter: _Counter, resource: str, holder: str, ttl: float, info: HolderInfo
+    ) -> Granted | NeedsRange:
+        issued = self._issue(counter)
+        if isinstance(issued, Granted):
+            lease = LiveLease(
+                resource=resource,
+                holder=holder,
+                token=issued.token,
+                remaining=ttl,
+                granted_at=timezone.now(),
+                info=info,
+            )
+            counter.leases[resource] = _Kept(lease=lease, reign=counter.reign, deadline=self.clock() + ttl)
+            self._note(counter, "granted", lease.token, resource, holder, ttl, info)
+        return issued
+
+    def _hand_over(self, counter: _Counter, resource: str) -> None:
+        """Give the free lease to the first waiter; without a number, wake it, so that it asks and gets a range."""
+        if queue := counter.queues.get(resource):
+            first = queue[0]
+            issued = self._grant(counter, resource, first.holder, first.ttl, first.info)
+            if isinstance(issued, Granted):
+                queue.pop(0)
+                if not queue:
+                    del counter.queues[resource]
+            first.tell(issued)
+
     def _kept(self, counter: _Counter, resource: str) -> _Kept | None:
         kept = counter.leases.get(resource)
         if kept is not None and kept.deadline <= self.clock():
@@ -221,6 +269,32 @@ class MemoryBackend(LeaseBackend):
         if len(counter.events) > self.events_cap:
             del counter.events[next(iter(counter.events))]
             counter.dropped += 1
+
+
+class MemoryWaiter(Waiter):
+    """One wait of a thread of this process."""
+
+    backend: MemoryBackend
+
+    def __init__(self, backend: MemoryBackend, holder: str, ttl: float, info: HolderInfo) -> None:
+        super().__init__(backend, holder, ttl, info)
+        self._told = threading.Event()
+        self._granted: Granted | None = None
+
+    def ask(self, place: Place) -> Granted | Held | NeedsRange:
+        """See the base class."""
+        self._told.clear()
+        return self.backend.acquire_or_join(place, self)
+
+    def tell(self, issued: Granted | NeedsRange) -> None:
+        """Wake the thread that sleeps."""
+        self._granted = issued if isinstance(issued, Granted) else None
+        self._told.set()
+
+    def sleep(self, held: Held, patience: float) -> Granted | None:
+        """See the base class. The clock may be one that is moved by hand, so this looks at it every now and then."""
+        self._told.wait(max(0.001, min(held.remaining, POLL, patience)))
+        return self._granted
 
 
 _instances: weakref.WeakSet[MemoryBackend] = weakref.WeakSet()

@@ -1,7 +1,8 @@
 """Leases in a Redis or Valkey, through a django-redis cache alias; each operation is one script in ``scripts/``.
 
 Keys of a namespace's partition share the hash tag ``{<space>:<partition>}``, so a cluster keeps them in one slot:
-``<KEY_PREFIX>fencing:{…}:counter``, ``…:events``, and one ``…:lease:<resource>`` for each lease that exists now.
+``<KEY_PREFIX>fencing:{…}:counter``, ``…:events``, one ``…:lease:<resource>`` for each lease that exists now, and one
+``…:queue:<resource>`` while somebody waits for it. Each waiter is told on a channel, ``…:waiter:<id>``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from django.conf import settings
 from django.core.cache import InvalidCacheBackendError, caches
 from django.core.checks import CheckMessage, Error
 from django_redis import get_redis_connection
+from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
+from redis.retry import Retry
 
 from fencing.backends.base import (
     Granted,
@@ -28,13 +31,20 @@ from fencing.backends.base import (
     Lost,
     NeedsRange,
     Place,
+    Waiter,
 )
-from fencing.backends.scripts import ACQUIRE, ADVANCE, DRAW, INSTALL, RELEASE, RENEW, REVOKE, Script
+from fencing.backends.scripts import ACQUIRE, ADVANCE, DRAW, GIVE_UP, INSTALL, RELEASE, RENEW, REVOKE, Script
+from fencing.backends.waiting import Listener, Listeners, QueueWaiter
 from fencing.backends.wire import escaped, event, milliseconds, moment, packed, text, unpacked
 from fencing.exceptions import LeaseBackendError
 
+# The keys of a grant, and those of them that each resource has for itself.
+LEASE_KEYS = ("lease", "counter", "events", "queue")
+OF_RESOURCE = ("lease", "queue")
 # How many keys one SCAN step looks at, and how many leases one round trip reads.
 BATCH = 500
+# Seconds to wait for the answer to a subscription.
+LISTEN_TIMEOUT = 5.0
 # How servers say that the user may not run a command which a script calls: Valkey, and Redis until and since 7.0.
 FORBIDDEN = ("ACL failure", "can't run this command", "NOPERM")
 
@@ -47,7 +57,28 @@ class RedisBackend(LeaseBackend):
 
     def acquire(self, place: Place, holder: str, ttl: float, info: HolderInfo) -> Granted | Held | NeedsRange:
         """See the contract: one script, one round trip."""
-        keys = self._keys(place, "lease", "counter", "events")
+        return self._acquire(place, holder, ttl, info, listener="")
+
+    def waiter(self, holder: str, ttl: float, info: HolderInfo) -> Waiter:
+        """See the contract: first come, first served."""
+        return QueueWaiter(self, holder, ttl, info, listeners=self._listeners, ask=self._ask_or_queue)
+
+    def give_up(self, place: Place, holder: str) -> None:
+        """See the contract: one script."""
+        self._run(GIVE_UP, self._keys(place, *LEASE_KEYS), holder, place.resource, self.events_cap)
+
+    def _ask_or_queue(
+        self, place: Place, holder: str, ttl: float, info: HolderInfo, listener: Listener
+    ) -> Granted | Held | NeedsRange:
+        with self._errors():
+            listener.listen(f"{self._prefix(place.space, place.partition)}waiter:{listener.name}".encode())
+        return self._acquire(place, holder, ttl, info, listener.name)
+
+    def _acquire(
+        self, place: Place, holder: str, ttl: float, info: HolderInfo, listener: str
+    ) -> Granted | Held | NeedsRange:
+        """Acquire; with a ``listener`` also queue, and be told on its channel."""
+        keys = self._keys(place, *LEASE_KEYS)
         reply = text(
             self._run(
                 ACQUIRE,
@@ -58,6 +89,7 @@ class RedisBackend(LeaseBackend):
                 packed(info),
                 place.resource,
                 self.events_cap,
+                listener,
             )
         )
         if not reply.startswith("held "):
@@ -77,13 +109,13 @@ class RedisBackend(LeaseBackend):
 
     def release(self, place: Place, holder: str, token: int) -> bool:
         """See the contract. Works when the server is out of memory; then the end may be missing in the outbox."""
-        keys = self._keys(place, "lease", "counter", "events")
-        return bool(self._run(RELEASE, keys, holder, token, place.resource))
+        keys = self._keys(place, *LEASE_KEYS)
+        return bool(self._run(RELEASE, keys, holder, token, place.resource, self.events_cap))
 
     def revoke(self, place: Place, token: int) -> bool:
         """See the contract."""
-        keys = self._keys(place, "lease", "counter", "events")
-        return bool(self._run(REVOKE, keys, token, place.resource))
+        keys = self._keys(place, *LEASE_KEYS)
+        return bool(self._run(REVOKE, keys, token, place.resource, self.events_cap))
 
     def draw(self, place: Place) -> Granted | NeedsRange:
         """See the contract."""
@@ -168,6 +200,21 @@ class RedisBackend(LeaseBackend):
             detail = f'CACHES[{cache!r}]["LOCATION"] is not an address of a Redis.'
             raise LeaseBackendError(self.config.alias, detail) from None
 
+    @cached_property
+    def _listeners(self) -> Listeners:
+        return Listeners(lambda: Listener(self._connect, RedisError))
+
+    def _connect(self) -> Any:
+        """A connection outside the pool, which would repeat what is read and lacks it meanwhile."""
+        pool = self._client.connection_pool
+        options = {
+            **pool.connection_kwargs,
+            "socket_timeout": LISTEN_TIMEOUT,
+            "protocol": 2,
+            "health_check_interval": 0,
+        }
+        return pool.connection_class(**options, retry=Retry(NoBackoff(), 0))
+
     @property
     def _client(self) -> Any:
         return self._connected[0]
@@ -177,7 +224,9 @@ class RedisBackend(LeaseBackend):
 
     def _keys(self, place: Place, *kinds: str) -> list[bytes]:
         prefix = self._prefix(place.space, place.partition)
-        return [(f"{prefix}lease:{place.resource}" if kind == "lease" else prefix + kind).encode() for kind in kinds]
+        return [
+            (f"{prefix}{kind}:{place.resource}" if kind in OF_RESOURCE else prefix + kind).encode() for kind in kinds
+        ]
 
     def _run(self, script: Script, keys: Sequence[bytes], *args: str | int) -> Any:
         # Not register_script(): its wrapper costs the client a tenth of a grant.
@@ -194,14 +243,17 @@ class RedisBackend(LeaseBackend):
             yield
         except RedisError as error:
             detail = f"the store did not answer as it should: {type(error).__name__}: {error}"
-            if any(words in str(error) for words in FORBIDDEN):
+            if "channel" in str(error):
+                detail += f". Give its user the channels &{self._connected[1]}fencing:* to wait on."
+            elif any(words in str(error) for words in FORBIDDEN):
                 detail += ". Give its user +info: the scripts read `INFO replication` to notice a server that forgot."
             raise LeaseBackendError(self.config.alias, detail) from error
 
     def _issued(self, reply: str) -> Granted | NeedsRange:
         kind, *rest = reply.split(" ")
         if kind == "granted":
-            return Granted(token=int(rest[0]), reign=rest[1])
+            remaining = int(rest[2]) / 1000 if len(rest) > 2 else None
+            return Granted(token=int(rest[0]), reign=rest[1], remaining=remaining)
         if kind == "needs":
             return NeedsRange(reign=rest[0], server=rest[1], next=int(rest[2]))
         raise LeaseBackendError(

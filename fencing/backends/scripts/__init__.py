@@ -20,10 +20,11 @@ def _script(*names: str) -> Script:
     return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-ACQUIRE = _script("outbox", "reign", "lease", "acquire")
+ACQUIRE = _script("outbox", "reign", "lease", "queue", "acquire")
 RENEW = _script("lease", "renew")
 ADVANCE = _script("outbox", "reign", "lease", "advance")
-RELEASE = _script("outbox", "lease", "release")
-REVOKE = _script("outbox", "lease", "revoke")
+RELEASE = _script("outbox", "reign", "lease", "queue", "release")
+REVOKE = _script("outbox", "reign", "lease", "queue", "revoke")
+GIVE_UP = _script("outbox", "reign", "lease", "queue", "give_up")
 DRAW = _script("outbox", "reign", "draw")
 INSTALL = _script("outbox", "reign", "install")

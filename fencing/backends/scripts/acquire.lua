@@ -1,19 +1,33 @@
--- KEYS: lease, counter, events   ARGV: holder, ttl in ms, offer of a reign, info, resource, cap of the outbox
+-- KEYS: lease, counter, events, queue
+-- ARGV: holder, ttl in ms, offer of a reign, info, resource, cap of the outbox, listener (empty: do not queue)
+local function held()
+  if ARGV[7] ~= '' then
+    join(ARGV[1], ARGV[7], ARGV[2], ARGV[4])
+  end
+  return 'held ' .. redis.call('PTTL', KEYS[1]) .. ' ' .. redis.call('GET', KEYS[1])
+end
+
 local lease = redis.call('GET', KEYS[1])
 if lease then
   local token, holder, reign = parts_of(lease)
   if holder == ARGV[1] then
-    -- The client sent this request again, because the reply was lost.
-    return 'granted ' .. token .. ' ' .. reign
+    -- Handed over while it waited; or the client sent this request again, because the reply was lost.
+    return 'granted ' .. token .. ' ' .. reign .. ' ' .. redis.call('PTTL', KEYS[1])
   end
-  return 'held ' .. redis.call('PTTL', KEYS[1]) .. ' ' .. lease
+  return held()
 end
 local token, reign = issue(KEYS[2], KEYS[3], ARGV[6], ARGV[3])
 if not token then
   return reign
 end
-local line = note(KEYS[3], KEYS[2], 'kind', 'granted', 'token', token, 'resource', ARGV[5], 'holder', ARGV[1],
-  'ttl', ARGV[2], 'info', ARGV[4])
-local granted = string.match(line or now_in_milliseconds(), '^%d+')
-redis.call('SET', KEYS[1], token .. ' ' .. ARGV[1] .. ' ' .. reign .. ' ' .. granted .. ' ' .. ARGV[4], 'PX', ARGV[2])
+local waiter = first_waiter(ARGV[1])
+if waiter and waiter.holder ~= ARGV[1] then
+  -- The last holder died, or its lease was removed by hand: nobody overtakes those who wait.
+  serve(waiter, token, reign, ARGV[5])
+  return held()
+end
+if waiter then
+  redis.call('LPOP', KEYS[4])
+end
+grant(token, reign, ARGV[1], ARGV[2], ARGV[4], ARGV[5])
 return 'granted ' .. token .. ' ' .. reign

@@ -45,7 +45,8 @@ local function count(counter, events, cap, state)
   return state.next
 end
 
--- The next number and its reign, in a new reign where this server did not write the hash; or nil and a reply.
+-- The next number and its reign, in a new reign where this server did not write the hash; or nil and a reply. Without
+-- an offer no reign begins.
 local function issue(counter, events, cap, offer)
   local server = this_server()
   local refusal = unusable(server)
@@ -54,6 +55,9 @@ local function issue(counter, events, cap, offer)
   end
   local state = state_of(counter)
   if state.server ~= server or not state.reign then
+    if not offer then
+      return nil, 'no reign'
+    end
     state = begin_reign(counter, server, offer, state.next)
   end
   local token, reply = count(counter, events, cap, state)

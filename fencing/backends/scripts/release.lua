@@ -1,4 +1,4 @@
--- KEYS: lease, counter, events   ARGV: holder, token, resource
+-- KEYS: lease, counter, events, queue   ARGV: holder, token, resource, cap of the outbox
 local token, holder = parts_of(redis.call('GET', KEYS[1]))
 local ours = holder == ARGV[1]
 if ours then
@@ -7,4 +7,7 @@ if ours then
 end
 note(KEYS[3], KEYS[2], 'kind', ours and 'released' or 'lost', 'token', ours and token or ARGV[2],
   'resource', ARGV[3], 'holder', ARGV[1])
+if ours then
+  hand_over(ARGV[3], ARGV[4])
+end
 return ours and 1 or 0

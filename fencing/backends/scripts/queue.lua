@@ -1,0 +1,80 @@
+-- The queue of those who wait for a lease: a list, first come first, of "holder listener ttl info", the last being
+-- JSON or empty. Every script with this part has KEYS: lease, counter, events, queue.
+--
+-- A waiter listens on a channel that stands beside the counter; a channel without a subscriber is a dead waiter's.
+
+-- Waiters ask again far more often. Where all of them died, the queue goes as well.
+local QUEUE_TTL = 60000
+
+local function channel_of(listener)
+  return string.sub(KEYS[2], 1, -#'counter' - 1) .. 'waiter:' .. listener
+end
+
+-- Not the number that PUBLISH returns, which counts those who listen to everything, too.
+local function is_listening(listener)
+  local found = redis.pcall('PUBSUB', 'NUMSUB', channel_of(listener))
+  return found.err or tonumber(found[2]) > 0
+end
+
+-- The first waiter that lives; the dead ones before it are dropped. Whoever is asking is alive.
+local function first_waiter(asking)
+  local entry = redis.call('LINDEX', KEYS[4], 0)
+  while entry do
+    local holder, listener, ttl, info = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
+    if holder and (holder == asking or is_listening(listener)) then
+      return {holder = holder, listener = listener, ttl = ttl, info = info}
+    end
+    redis.call('LPOP', KEYS[4])
+    entry = redis.call('LINDEX', KEYS[4], 0)
+  end
+end
+
+local function entry_of(holder)
+  for _, entry in ipairs(redis.call('LRANGE', KEYS[4], 0, -1)) do
+    if string.match(entry, '^%S+') == holder then
+      return entry
+    end
+  end
+end
+
+-- Take the last place, or keep the one that the holder has.
+local function join(holder, listener, ttl, info)
+  if not entry_of(holder) then
+    redis.call('RPUSH', KEYS[4], holder .. ' ' .. listener .. ' ' .. ttl .. ' ' .. info)
+  end
+  redis.call('PEXPIRE', KEYS[4], QUEUE_TTL)
+end
+
+-- Failing to tell costs time only: a waiter asks again by itself, and finds its grant.
+local function tell(waiter, ...)
+  redis.pcall('PUBLISH', channel_of(waiter.listener), table.concat({waiter.holder, ...}, ' '))
+end
+
+local function grant(token, reign, holder, ttl, info, resource)
+  local line = note(KEYS[3], KEYS[2], 'kind', 'granted', 'token', token, 'resource', resource, 'holder', holder,
+    'ttl', ttl, 'info', info)
+  local granted = string.match(line or now_in_milliseconds(), '^%d+')
+  redis.call('SET', KEYS[1], token .. ' ' .. holder .. ' ' .. reign .. ' ' .. granted .. ' ' .. info, 'PX', ttl)
+end
+
+-- Give the free lease to the waiter at the head.
+local function serve(waiter, token, reign, resource)
+  redis.call('LPOP', KEYS[4])
+  grant(token, reign, waiter.holder, waiter.ttl, waiter.info, resource)
+  tell(waiter, token, reign)
+end
+
+-- Give the lease, which has just become free, to the first waiter. Without a number for it, wake it: it asks for the
+-- lease itself, and gets the store a range.
+local function hand_over(resource, cap)
+  local waiter = first_waiter()
+  if not waiter then
+    return
+  end
+  local token, reign = issue(KEYS[2], KEYS[3], cap)
+  if token then
+    serve(waiter, token, reign, resource)
+  else
+    tell(waiter)
+  end
+end
