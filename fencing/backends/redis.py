@@ -18,6 +18,7 @@ from django.core.cache import InvalidCacheBackendError, caches
 from django.core.checks import CheckMessage, Error
 from django_redis import get_redis_connection
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as BrokenConnection
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
@@ -45,6 +46,8 @@ OF_RESOURCE = ("lease", "queue")
 BATCH = 500
 # Seconds to wait for the answer to a subscription.
 LISTEN_TIMEOUT = 5.0
+# Seconds that a call may wait for the server where the settings name none; older redis-py would wait for ever.
+SOCKET_TIMEOUT = 5.0
 # How servers say that the user may not run a command which a script calls: Valkey, and Redis until and since 7.0.
 FORBIDDEN = ("ACL failure", "can't run this command", "NOPERM")
 
@@ -60,7 +63,10 @@ class RedisBackend(LeaseBackend):
         return self._acquire(place, holder, ttl, info, listener="")
 
     def waiter(self, holder: str, ttl: float, info: HolderInfo) -> Waiter:
-        """See the contract: first come, first served."""
+        """See the contract: first come, first served; in a cluster whoever asks first."""
+        if not hasattr(self._client, "connection_pool"):
+            # A node of a cluster knows its own subscribers only: it would take those of another node for dead.
+            return super().waiter(holder, ttl, info)
         return QueueWaiter(self, holder, ttl, info, listeners=self._listeners, ask=self._ask_or_queue)
 
     def give_up(self, place: Place, holder: str) -> None:
@@ -110,7 +116,9 @@ class RedisBackend(LeaseBackend):
     def release(self, place: Place, holder: str, token: int) -> bool:
         """See the contract. Works when the server is out of memory; then the end may be missing in the outbox."""
         keys = self._keys(place, *LEASE_KEYS)
-        return bool(self._run(RELEASE, keys, holder, token, place.resource, self.events_cap))
+        reply, repeated = self._send(RELEASE, keys, holder, token, place.resource, self.events_cap)
+        # Where the first reply was lost it may have been that request which ended the lease.
+        return bool(reply) or repeated
 
     def revoke(self, place: Place, token: int) -> bool:
         """See the contract."""
@@ -190,7 +198,11 @@ class RedisBackend(LeaseBackend):
         """The client of the cache alias, and the prefix of its keys."""
         cache = self.config.cache
         try:
-            return get_redis_connection(cache), str(caches[cache].key_prefix)
+            client: Any = get_redis_connection(cache)
+            # A cluster's client has no pool of its own.
+            if (pool := getattr(client, "connection_pool", None)) and not pool.connection_kwargs.get("socket_timeout"):
+                pool.connection_kwargs["socket_timeout"] = SOCKET_TIMEOUT
+            return client, str(caches[cache].key_prefix)
         except InvalidCacheBackendError as error:
             raise LeaseBackendError(self.config.alias, f"CACHES has no usable alias {cache!r}: {error}") from error
         except NotImplementedError as error:
@@ -212,8 +224,9 @@ class RedisBackend(LeaseBackend):
             "socket_timeout": LISTEN_TIMEOUT,
             "protocol": 2,
             "health_check_interval": 0,
+            "retry": Retry(NoBackoff(), 0),
         }
-        return pool.connection_class(**options, retry=Retry(NoBackoff(), 0))
+        return pool.connection_class(**options)
 
     @property
     def _client(self) -> Any:
@@ -229,13 +242,27 @@ class RedisBackend(LeaseBackend):
         ]
 
     def _run(self, script: Script, keys: Sequence[bytes], *args: str | int) -> Any:
+        return self._send(script, keys, *args)[0]
+
+    def _send(self, script: Script, keys: Sequence[bytes], *args: str | int) -> tuple[Any, bool]:
+        """The reply, and whether the request was sent twice.
+
+        Every script may be: a connection that broke is no reason to fail. A server that is silent is not asked again,
+        so that each call ends within its timeout.
+        """
         # Not register_script(): its wrapper costs the client a tenth of a grant.
         sent = (len(keys), *keys, *(str(arg).encode() for arg in args))
         with self._errors():
             try:
-                return self._client.execute_command("EVALSHA", script.sha, *sent)
-            except NoScriptError:
-                return self._client.execute_command("EVAL", script.source, *sent)
+                return self._evaluate(script, sent), False
+            except BrokenConnection:
+                return self._evaluate(script, sent), True
+
+    def _evaluate(self, script: Script, sent: tuple[Any, ...]) -> Any:
+        try:
+            return self._client.execute_command("EVALSHA", script.sha, *sent)
+        except NoScriptError:
+            return self._client.execute_command("EVAL", script.source, *sent)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
