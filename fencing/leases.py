@@ -33,6 +33,7 @@ class Lease:
         granted_at: when it was granted, by this process's clock.
         using: alias of the lease backend.
         namespace: the namespace of the numbers.
+        database: alias of the database that owns the numbers.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Lease:
         self.granted_at: datetime = timezone.now()
         self.using = backend.config.alias
         self.namespace = backend.config.namespace
+        self.database = backend.config.database
         self.allow_in_transaction = allow_in_transaction
         self.accepted = 0
         self.refused: dict[object, WriteRejectedError] = {}
@@ -144,7 +146,7 @@ class Lease:
 
         Args:
             operation: a key under which the transaction takes effect at most once for this resource.
-            using: alias of the database; Django's default otherwise.
+            using: alias of the database; default: the one that owns the numbers.
 
         Raises (on entry):
             StaleWriteError: a newer holder came first.

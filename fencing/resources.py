@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from fencing import conf
 from fencing.connections import in_testcase
 from fencing.tables import quoted
 
@@ -120,6 +121,14 @@ def take_write_lock(connection: BaseDatabaseWrapper) -> None:
     if not connection.features.has_select_for_update:
         with connection.cursor() as cursor:
             cursor.execute(f"UPDATE {quoted('FencedResource')} SET begins = begins WHERE 1 = 0")
+
+
+def bound_idling(connection: BaseDatabaseWrapper, lease: Lease) -> None:
+    """Bound how long the open transaction may idle: a holder that sleeps now holds row locks."""
+    idle = conf.idle_in_transaction(lease.ttl)
+    if idle and connection.vendor == "postgresql" and not in_testcase(connection):
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT {IDLE_BOUND}", [milliseconds(idle)] * 2)
 
 
 def milliseconds(seconds: float) -> str:

@@ -9,16 +9,16 @@ operation's key. Both decide in the database; nothing here looks at a clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
+from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from fencing import conf, history, signals
+from fencing import history, signals
 from fencing.connections import autocommit, in_testcase, in_user_transaction
 from fencing.exceptions import (
     AlreadyAppliedError,
@@ -29,7 +29,7 @@ from fencing.exceptions import (
 )
 from fencing.history import Attempt
 from fencing.once import as_json, check_operation, recorded, take_key
-from fencing.resources import IDLE_BOUND, hold_to_end, milliseconds, pass_to_begin, seen_token
+from fencing.resources import bound_idling, hold_to_end, milliseconds, pass_to_begin, seen_token
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
@@ -55,7 +55,7 @@ class FencedTransaction:
         self.lease = lease
         self.operation = None if operation is None else check_operation(operation)
         self.result: Any = None
-        self._using = using or DEFAULT_DB_ALIAS
+        self._using = using or lease.database
         self._task = task
         self._digest = digest
         self._begins = 0
@@ -91,13 +91,15 @@ class FencedTransaction:
         connection = connections[self._using]
         if error is None:
             try:
-                self._end(connection)
+                with self._telling_out_of_time():
+                    self._end(connection)
             except BaseException as refusal:
                 self._close(connection, refusal)
                 raise self._after_rollback(connection, refusal) from refusal.__cause__
-        self._close(connection, error)
-        if isinstance(error, DatabaseError) and sqlstate(error) in OUT_OF_TIME:
-            raise self._out_of_time(error) from error
+        with self._telling_out_of_time():
+            self._close(connection, error)
+            if isinstance(error, DatabaseError):
+                raise error
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call ``function`` in this transaction, at most once per operation, and return the recorded result."""
@@ -113,12 +115,8 @@ class FencedTransaction:
     def _begin(self, connection: BaseDatabaseWrapper) -> None:
         """Pass the resource's row and look the operation up, on the connection on which that must happen."""
         with self._begin_connection(connection) as beginning:
-            try:
+            with self._telling_out_of_time():
                 begins = pass_to_begin(beginning, self.lease)
-            except DatabaseError as error:
-                if sqlstate(error) in OUT_OF_TIME:
-                    raise self._out_of_time(error) from error
-                raise
             seen = seen_token(beginning, self.lease) if begins is None else None
         if begins is None:
             raise self._refused(connection, seen, "begin")
@@ -153,20 +151,16 @@ class FencedTransaction:
         return self._applied
 
     def _bound_waits(self, connection: BaseDatabaseWrapper) -> None:
-        """Nobody waits inside for longer than the lease has, and nobody sleeps for longer on rows it has written."""
-        if connection.vendor != "postgresql" or in_testcase(connection):
-            return
-        idle = conf.idle_in_transaction(self.lease.ttl)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT set_config('lock_timeout', %s, true)" + (f", {IDLE_BOUND}" if idle else ""),
-                [milliseconds(self.lease.remaining())] + ([milliseconds(idle)] * 2 if idle else []),
-            )
+        """Nobody waits inside for longer than the lease has. How long it may idle is bounded with its first lock."""
+        if connection.vendor == "postgresql" and not in_testcase(connection):
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT set_config('lock_timeout', %s, true)", [milliseconds(self.lease.remaining())])
 
     def _end(self, connection: BaseDatabaseWrapper) -> None:
         """Hold the resource's row as it was at the begin, and take the operation's key; raise if either is refused."""
         result = as_json(self.result)
         self._raise_swallowed()
+        bound_idling(connection, self.lease)
         if not hold_to_end(connection, self.lease, self._begins):
             raise StaleWriteError(self.lease.resource, self.lease.token, None, "transaction")
         if self.operation is not None and not take_key(
@@ -188,8 +182,6 @@ class FencedTransaction:
             return self._duplicate(connection, *found) if found else refusal
         if isinstance(refusal, StaleWriteError) and refusal.what == "transaction":
             return self._refused(connection, seen_token(connection, self.lease), "end")
-        if isinstance(refusal, DatabaseError) and sqlstate(refusal) in OUT_OF_TIME:
-            return self._out_of_time(refusal)
         return refusal
 
     def _refused(self, connection: BaseDatabaseWrapper, seen: int | None, action: str) -> StaleWriteError:
@@ -213,11 +205,16 @@ class FencedTransaction:
             operation=self.operation or "",
         )
 
-    def _out_of_time(self, error: BaseException) -> LeaseLostError:
-        lease = self.lease
-        return LeaseLostError(
-            lease.resource, lease.token, f"its time ran out inside the transaction ({error})".rstrip()
-        )
+    @contextmanager
+    def _telling_out_of_time(self) -> Iterator[None]:
+        """Tell the ends that the database puts to waiting and idling in the words of the lease."""
+        try:
+            yield
+        except DatabaseError as error:
+            if sqlstate(error) not in OUT_OF_TIME:
+                raise
+            reason = f"its time ran out inside the transaction ({error})"
+            raise LeaseLostError(self.lease.resource, self.lease.token, reason) from error
 
     def _close(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
         """Commit, or roll back for ``error``, and write what waited for that."""

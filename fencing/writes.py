@@ -35,7 +35,15 @@ from fencing.expressions import Values
 from fencing.history import Attempt
 from fencing.leases import Lease
 from fencing.naming import ModelFence
-from fencing.resources import IDLE_BOUND, milliseconds, pass_resource, passing, seen_token, take_write_lock
+from fencing.resources import (
+    IDLE_BOUND,
+    bound_idling,
+    milliseconds,
+    pass_resource,
+    passing,
+    seen_token,
+    take_write_lock,
+)
 from fencing.tables import quoted
 from fencing.transactions import fenced_transaction
 
@@ -247,14 +255,6 @@ def has_begun(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
 def bounds_idling(connection: BaseDatabaseWrapper) -> bool:
     """Whether the open transaction must be kept from idling with locks: the user's own, on a database that can."""
     return connection.vendor == "postgresql" and not in_testcase(connection) and in_user_transaction(connection)
-
-
-def bound_idling(connection: BaseDatabaseWrapper, lease: Lease) -> None:
-    """Bound how long the open transaction may idle: a holder that sleeps now holds row locks."""
-    idle = conf.idle_in_transaction(lease.ttl)
-    if idle and connection.vendor == "postgresql" and not in_testcase(connection):
-        with connection.cursor() as cursor:
-            cursor.execute(f"SELECT {IDLE_BOUND}", [milliseconds(idle)] * 2)
 
 
 def plain(model: type[Model], using: str) -> QuerySet[Any]:

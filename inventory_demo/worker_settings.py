@@ -14,7 +14,3 @@ DATABASES["default"]["NAME"] = os.environ["WORKER_DATABASE"]  # noqa: F405
 
 # The story shall be short.
 STOCK_TTL = 2
-
-# PostgreSQL ends a transaction that idles for longer than the lease's ttl. Here the sleeper shall find its connection as
-# it left it, so that its late write is sent and the row's token alone decides.
-FENCING["IDLE_IN_TRANSACTION"] = 60  # noqa: F405

@@ -186,11 +186,18 @@ MUTANTS = (
         tests=(TRANSACTIONS + "test_swallowed_refusal_is_raised_at_the_end",),
     ),
     Mutant(
-        name="the idling bound inside lease.atomic()",
-        file="fencing/transactions.py",
-        old='(f", {IDLE_BOUND}" if idle else "")',
-        new='""',
+        name="the idling bound with the first lock",
+        file="fencing/writes.py",
+        old="    bound = bounds_idling(connection)\n",
+        new="    bound = False\n",
         tests=(TRANSACTIONS + "test_sleeper_after_its_first_write_is_ended_by_the_database",),
+    ),
+    Mutant(
+        name="the idling bound with the end",
+        file="fencing/transactions.py",
+        old="        bound_idling(connection, self.lease)\n",
+        new="",
+        tests=(TRANSACTIONS + "test_sleeper_between_its_end_and_its_commit_is_ended_by_the_database",),
     ),
     Mutant(
         name="the begin comes before the snapshot",

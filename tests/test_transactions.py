@@ -284,6 +284,24 @@ def test_sleeper_after_its_first_write_is_ended_by_the_database(stock: Stock) ->
     assert quantity() == 11
 
 
+def test_sleeper_between_its_end_and_its_commit_is_ended_by_the_database(
+    stock: Stock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end holds the resource's row, so a newer begin waits for the commit: for one ttl only."""
+    old, newer = grant(ttl=1), grant()
+    close = FencedTransaction._close
+
+    def sleep_until_overtaken(self: FencedTransaction, *args: Any) -> None:
+        if self.lease is old:
+            start(lambda: newer.once("x", lambda: None)).result(BOUND)
+        close(self, *args)
+
+    monkeypatch.setattr(FencedTransaction, "_close", sleep_until_overtaken)
+    with threads() as start, pytest.raises(LeaseLostError, match="time ran out"), old.atomic():
+        StockDelta.objects.create(sku="42", delta=-3, reason="sale", operation="order-7")
+    assert not StockDelta.objects.exists()
+
+
 def test_row_write_in_an_open_transaction_is_bounded_as_well(stock: Stock) -> None:
     old, newer = grant(ttl=1), grant()
     with pytest.raises(Exception, match=r"idle|closed"), threads() as start, transaction.atomic():

@@ -286,6 +286,7 @@ def test_transaction_ended_for_idling_repeats_the_body(article: Article) -> None
             cursor.execute("SELECT pg_backend_pid()")
             backends.append(cursor.fetchone()[0])
         if len(backends) == 1:
+            tasks.change(sku, -1)
             assert wait_for(lambda: not is_connected(backends[0]), seconds=15)
         return tasks.change(sku, -1)
 
