@@ -47,6 +47,8 @@ MANY = "tests/writes/test_many_rows.py::"
 TRANSACTIONS = "tests/test_transactions.py::"
 LEASES = "tests/test_leases.py::"
 REIGNS = "tests/backends/test_reigns.py"
+WAITING = "tests/test_waiting.py::"
+QUEUES = "tests/backends/test_waiting.py::"
 
 MUTANTS = (
     Mutant(
@@ -282,6 +284,125 @@ MUTANTS = (
         old='_plain_update(queryset, {**values, "last_token": Greatest(F("last_token"), Value(number))})',
         new="_plain_update(queryset, values)",
         tests=("tests/test_maintenance.py::test_every_write_path_is_open_carries_the_number_and_is_on_record",),
+    ),
+    Mutant(
+        name="a dead waiter is skipped",
+        file="fencing/backends/scripts/queue.lua",
+        old="return found.err or tonumber(found[2]) > 0",
+        new="return true",
+        tests=(QUEUES + "test_a_dead_waiter_is_skipped_also_where_somebody_hears_everything",),
+    ),
+    Mutant(
+        name="nobody overtakes those who wait",
+        file="fencing/backends/scripts/acquire.lua",
+        old="if waiter and waiter.holder ~= ARGV[1] then",
+        new="if false then",
+        tests=(QUEUES + "test_a_newcomer_does_not_overtake_those_who_wait",),
+    ),
+    Mutant(
+        name="a release hands over",
+        file="fencing/backends/scripts/release.lua",
+        old="  hand_over(ARGV[3], ARGV[4])",
+        new="",
+        tests=(QUEUES + "test_releasing_hands_over_in_the_order_of_arrival",),
+    ),
+    Mutant(
+        name="a revocation hands over",
+        file="fencing/backends/scripts/revoke.lua",
+        old="hand_over(ARGV[2], ARGV[3])",
+        new="",
+        tests=(QUEUES + "test_revoking_hands_over",),
+    ),
+    Mutant(
+        name="whoever gives up returns the grant of that moment",
+        file="fencing/backends/scripts/give_up.lua",
+        old="if holder ~= ARGV[1] then",
+        new="if true then",
+        tests=(WAITING + "test_wait_that_ends_in_the_moment_of_the_grant_leaves_nothing",),
+    ),
+    Mutant(
+        name="whoever gives up leaves the queue",
+        file="fencing/backends/scripts/give_up.lua",
+        old="  redis.call('LREM', KEYS[4], 1, entry)",
+        new="",
+        tests=(QUEUES + "test_giving_up_leaves_the_queue_or_hands_on",),
+    ),
+    Mutant(
+        name="without a number the first waiter is woken",
+        file="fencing/backends/scripts/queue.lua",
+        old="    tell(waiter)\n",
+        new="",
+        tests=(WAITING + "test_release_without_a_number_wakes_the_first",),
+    ),
+    Mutant(
+        name="a hand-over tests the reign",
+        file="fencing/backends/scripts/reign.lua",
+        old="    if not offer then\n      return nil, 'no reign'\n    end\n    state = begin_reign(counter, server, offer, state.next)",
+        new="    state = offer and begin_reign(counter, server, offer, state.next) or state",
+        tests=(WAITING + "test_release_without_a_number_wakes_the_first",),
+    ),
+    Mutant(
+        name="a queue ends when everybody in it died",
+        file="fencing/backends/scripts/queue.lua",
+        old="  redis.call('PEXPIRE', KEYS[4], QUEUE_TTL)",
+        new="",
+        tests=(QUEUES + "test_no_key_is_left_when_everybody_dies",),
+    ),
+    Mutant(
+        name="a waiter minds the ttl of those ahead",
+        file="fencing/backends/waiting.py",
+        old="min(held.remaining, held.unchanged, patience, LOOK_AGAIN)",
+        new="min(held.remaining, patience, LOOK_AGAIN)",
+        tests=(WAITING + "test_stopped_waiter_costs_the_others_its_ttl_and_no_more",),
+    ),
+    Mutant(
+        name="a waiter wakes when the holder's time is over",
+        file="fencing/backends/waiting.py",
+        old="min(held.remaining, held.unchanged, patience, LOOK_AGAIN)",
+        new="min(held.unchanged, patience, 1000.0)",
+        tests=(WAITING + "test_store_that_forgets_everything_strands_nobody",),
+    ),
+    Mutant(
+        name="a message that was heard late is no grant",
+        file="fencing/scope.py",
+        old="if granted is not None and monotonic() - asked < ttl / 3:",
+        new="if granted is not None:",
+        tests=(WAITING + "test_stopped_waiter_costs_the_others_its_ttl_and_no_more",),
+    ),
+    Mutant(
+        name="the time of a handed lease counts from the grant",
+        file="fencing/scope.py",
+        old="asked if answer.remaining is None else asked + answer.remaining - ttl",
+        new="asked",
+        tests=(WAITING + "test_message_that_is_lost_costs_time_only",),
+    ),
+    Mutant(
+        name="a connection with a place in the queue is not used again",
+        file="fencing/backends/waiting.py",
+        old="        if kind is None:\n",
+        new="        if True:\n",
+        tests=(QUEUES + "test_a_waiter_that_could_not_give_up_counts_as_dead",),
+    ),
+    Mutant(
+        name="a connection is tried before it is waited on",
+        file="fencing/backends/waiting.py",
+        old='            self.hear("", 0)\n',
+        new="            pass\n",
+        tests=(QUEUES + "test_a_connection_that_died_between_two_waits_is_made_again",),
+    ),
+    Mutant(
+        name="a forked child listens for itself",
+        file="fencing/backends/waiting.py",
+        old="if self._pid != os.getpid():",
+        new="if False:",
+        tests=(WAITING + "test_forked_child_listens_for_itself",),
+    ),
+    Mutant(
+        name="wait=0 never queues",
+        file="fencing/scope.py",
+        old="            if give_up is not None and give_up <= monotonic():\n                raise _held_error(name, answer)\n",
+        new="",
+        tests=(WAITING + "test_refused_at_once_never_queues",),
     ),
 )
 

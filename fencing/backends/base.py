@@ -7,6 +7,7 @@ none; it never reaches for a database to get one. Durations are seconds here; a 
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,12 +55,16 @@ class Granted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Somebody else holds the lease, for ``remaining`` more seconds unless it is renewed."""
+    """Somebody else holds the lease, for ``remaining`` more seconds unless it is renewed.
+
+    A waiter may sleep for ``unchanged`` seconds: until then no time is over, also if the lease is handed on meanwhile.
+    """
 
     holder: str
     token: int
     remaining: float
     task_id: str = ""
+    unchanged: float = field(default=math.inf, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,9 +100,15 @@ class RedisBackend(LeaseBackend):
         )
         if not reply.startswith("held "):
             return self._issued(reply)
-        _, remaining, value = reply.split(" ", 2)
+        _, remaining, unchanged, value = reply.split(" ", 3)
         lease = self._lease(place.resource, value, int(remaining))
-        return Held(holder=lease.holder, token=lease.token, remaining=lease.remaining, task_id=lease.info.task_id)
+        return Held(
+            holder=lease.holder,
+            token=lease.token,
+            remaining=lease.remaining,
+            task_id=lease.info.task_id,
+            unchanged=int(unchanged) / 1000,
+        )
 
     def renew(self, place: Place, holder: str, ttl: float) -> bool:
         """See the contract."""

@@ -143,8 +143,9 @@ class QueueWaiter(Waiter):
         return self._ask(place, self.holder, self.ttl, self.info, self._listener)
 
     def sleep(self, held: Held, patience: float) -> Granted | None:
-        """See the base class: until it is told something, or the present holder's time is over."""
-        told = self._listener.hear(self.holder, max(0.001, min(held.remaining, patience, LOOK_AGAIN)))
+        """See the base class: until it is told something, or somebody's time may be over."""
+        seconds = min(held.remaining, held.unchanged, patience, LOOK_AGAIN)
+        told = self._listener.hear(self.holder, max(0.001, seconds))
         if not told:
             return None
         token, reign = told

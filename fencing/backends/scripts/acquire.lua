@@ -1,10 +1,8 @@
 -- KEYS: lease, counter, events, queue
 -- ARGV: holder, ttl in ms, offer of a reign, info, resource, cap of the outbox, listener (empty: do not queue)
 local function held()
-  if ARGV[7] ~= '' then
-    join(ARGV[1], ARGV[7], ARGV[2], ARGV[4])
-  end
-  return 'held ' .. redis.call('PTTL', KEYS[1]) .. ' ' .. redis.call('GET', KEYS[1])
+  local unchanged = ARGV[7] == '' and 0 or join(ARGV[1], ARGV[7], ARGV[2], ARGV[4])
+  return 'held ' .. redis.call('PTTL', KEYS[1]) .. ' ' .. unchanged .. ' ' .. redis.call('GET', KEYS[1])
 end
 
 local lease = redis.call('GET', KEYS[1])

@@ -6,6 +6,10 @@
 -- Waiters ask again far more often. Where all of them died, the queue goes as well.
 local QUEUE_TTL = 60000
 
+local function waiter_of(entry)
+  return string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
+end
+
 local function channel_of(listener)
   return string.sub(KEYS[2], 1, -#'counter' - 1) .. 'waiter:' .. listener
 end
@@ -20,7 +24,7 @@ end
 local function first_waiter(asking)
   local entry = redis.call('LINDEX', KEYS[4], 0)
   while entry do
-    local holder, listener, ttl, info = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
+    local holder, listener, ttl, info = waiter_of(entry)
     if holder and (holder == asking or is_listening(listener)) then
       return {holder = holder, listener = listener, ttl = ttl, info = info}
     end
@@ -29,20 +33,28 @@ local function first_waiter(asking)
   end
 end
 
+-- The entry of a holder, if it has one, and the shortest ttl of those before it.
 local function entry_of(holder)
+  local shortest = QUEUE_TTL
   for _, entry in ipairs(redis.call('LRANGE', KEYS[4], 0, -1)) do
-    if string.match(entry, '^%S+') == holder then
-      return entry
+    local whose, _, ttl = waiter_of(entry)
+    if whose == holder then
+      return entry, shortest
     end
+    shortest = math.min(shortest, tonumber(ttl) or 0)
   end
+  return nil, shortest
 end
 
--- Take the last place, or keep the one that the holder has.
+-- Take the last place, or keep the one that the holder has. Returns the shortest ttl of those before it: a lease that
+-- is handed to one of them does not end earlier than that from now.
 local function join(holder, listener, ttl, info)
-  if not entry_of(holder) then
+  local entry, shortest = entry_of(holder)
+  if not entry then
     redis.call('RPUSH', KEYS[4], holder .. ' ' .. listener .. ' ' .. ttl .. ' ' .. info)
   end
   redis.call('PEXPIRE', KEYS[4], QUEUE_TTL)
+  return shortest
 end
 
 -- Failing to tell costs time only: a waiter asks again by itself, and finds its grant.
