@@ -43,7 +43,7 @@ class Cluster:
                 client.execute_command("CLUSTER ADDSLOTSRANGE", bounds[number], bounds[number + 1] - 1)  # type: ignore[no-untyped-call]
                 client.execute_command("CONFIG SET", "cluster-node-timeout", 1500)  # type: ignore[no-untyped-call]
             self._join(node)
-        wait_until(lambda: all(self._is_whole(node) for node in self.primaries), "the cluster forms")
+        wait_until(lambda: all(self._knows_all(node) for node in self.primaries), "the cluster forms")
 
     def url(self) -> str:
         """An address that a client begins with."""
@@ -76,6 +76,13 @@ class Cluster:
             for client in (here, there):
                 client.execute_command("CLUSTER SETSLOT", slot, "NODE", node_id(target))  # type: ignore[no-untyped-call]
 
+    def serves(self, node: PrivateValkey) -> bool:
+        """Whether a node thinks that every slot is served."""
+        return info_of(node)["cluster_state"] == "ok"
+
+    def _knows_all(self, node: PrivateValkey) -> bool:
+        return self.serves(node) and info_of(node)["cluster_known_nodes"] == str(len(self.primaries))
+
     def _start(self) -> PrivateValkey:
         options = {"cluster-enabled": "yes", "cluster-port": str(free_port()), "cluster-replica-validity-factor": "0"}
         return self._servers.start(**options)
@@ -86,10 +93,11 @@ class Cluster:
             with asked(node) as client:
                 client.execute_command("CLUSTER MEET", HOST, port_of(first), first.options["cluster-port"])  # type: ignore[no-untyped-call]
 
-    def _is_whole(self, node: PrivateValkey) -> bool:
-        with asked(node) as client:
-            info = client.execute_command("CLUSTER INFO")  # type: ignore[no-untyped-call]
-        return bool(info["cluster_state"] == "ok" and info["cluster_known_nodes"] == "3")
+
+def info_of(node: PrivateValkey) -> dict[str, str]:
+    """What a node says about the cluster."""
+    with asked(node) as client:
+        return dict(client.execute_command("CLUSTER INFO"))  # type: ignore[no-untyped-call]
 
 
 def node_id(node: PrivateValkey) -> str:

@@ -62,6 +62,14 @@ def replication(server: PrivateValkey) -> dict[str, Any]:
         return dict(client.info("replication"))
 
 
+def role(server: PrivateValkey) -> str:
+    """Primary ("master") or replica ("slave"); empty at the moment when a Sentinel ends its connections to change it."""
+    try:
+        return str(replication(server)["role"])
+    except redis.ConnectionError:
+        return ""
+
+
 def follow(replica: PrivateValkey, primary: PrivateValkey) -> None:
     """Make a server the replica of another, and wait until it is up to date."""
     with asked(replica) as client:

@@ -12,7 +12,7 @@ from fencing.models import Reign
 from fencing.tokens import place_of
 from tests.concurrency import wait_until
 from tests.faults.cluster import CACHE, Cluster
-from tests.faults.servers import Servers, asked, caught_up, cut_off, replication
+from tests.faults.servers import Servers, asked, caught_up, cut_off, role
 from tests.faults.shop import Shop
 
 PARTITIONS = 4
@@ -59,7 +59,7 @@ def test_cluster_whose_slot_moves_and_whose_primary_fails(servers: Servers, shop
     shop.sell(rising=False)
     shop.grants(8, rising=False)
     home.kill()
-    wait_until(lambda: replication(replica)["role"] == "master", "the replica takes over")
+    wait_until(lambda: role(replica) == "master" and cluster.serves(replica), "the replica takes over")
     with asked(replica) as client:
         assert client.hget(keys[0], "reign"), "with an older counter"
 

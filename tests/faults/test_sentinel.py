@@ -11,7 +11,7 @@ from fencing.backends.base import Lost
 from fencing.models import Reign
 from tests.concurrency import wait_until
 from tests.faults.sentinel import Sentinel
-from tests.faults.servers import Servers, caught_up, cut_off, port_of, replication
+from tests.faults.servers import Servers, caught_up, cut_off, port_of, role
 from tests.faults.shop import Shop
 
 
@@ -30,7 +30,7 @@ def test_failover_by_sentinel_to_a_replica_cut_off_before_the_last_grants(server
         shop.sell()
 
         primary.freeze()
-        wait_until(lambda: replication(replica)["role"] == "master", "the replica takes over")
+        wait_until(lambda: role(replica) == "master", "the replica takes over")
         wait_until(lambda: sentinel.state().get("port") == port_of(replica), "clients are told")
         with pytest.raises(LeaseBackendError, match="Timeout"), lease("stock:43"):
             raise AssertionError("the connection is still the frozen primary's")

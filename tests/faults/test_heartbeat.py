@@ -1,0 +1,160 @@
+"""Renewal by one thread: with many leases, in greenlets, over forks and steps of the clock, and when its holder dies."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from fencing import heartbeat, lease
+from fencing.backends import get_backend
+from fencing.backends.base import LiveLease
+from fencing.heartbeat import Schedule, beats
+from fencing.tokens import place_of
+from tests.concurrency import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ROOT = Path(__file__).parents[2]
+
+
+def live(resource: str) -> LiveLease | None:
+    backend = get_backend()
+    return backend.peek(place_of(backend, resource))
+
+
+def heartbeats() -> int:
+    return [thread.name for thread in threading.enumerate()].count("fencing-heartbeat")
+
+
+def test_one_thread_renews_all_leases_and_never_above_their_ttl() -> None:
+    names = [f"stock:{number}" for number in range(30)]
+    with ExitStack() as stack:
+        taken = [stack.enter_context(lease(name, ttl=2.4)) for name in names]
+        ends = [one._deadline for one in taken]
+
+        def all_renewed() -> bool:
+            for name in names[::10]:
+                found = live(name)
+                assert found is not None and found.remaining <= 2.4
+            return all(one._deadline > end + 1.0 for one, end in zip(taken, ends, strict=True))
+
+        wait_until(all_renewed, "every lease is renewed twice")
+        assert heartbeats() == 1
+        assert all(one.is_held() for one in taken)
+    assert not beats._entries
+
+
+def test_thread_ends_when_there_is_nothing_to_renew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "LINGER", 0.05)
+    schedule = Schedule("test-heartbeat")
+    done: list[int] = []
+    schedule.add("once", lambda: done.append(1), 0.0)
+    wait_until(lambda: done and schedule._thread is None, "the thread ends")
+    schedule.add("again", lambda: done.append(2), 0.0)
+    wait_until(lambda: done == [1, 2] and schedule._thread is None, "a new one starts, and ends")
+
+
+def test_job_that_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(heartbeat, "LINGER", 0.05)
+    schedule = Schedule("test-heartbeat")
+    calls: list[str] = []
+
+    def good() -> float | None:
+        calls.append("good")
+        return 0.01 if len(calls) < 5 else None
+
+    def bad() -> float | None:
+        schedule.remove("bad")
+        raise RuntimeError("a bug in a receiver")
+
+    schedule.add("bad", bad, 0.0)
+    schedule.add("good", good, 0.02)
+    wait_until(lambda: len(calls) == 5 and schedule._thread is None, "the other job goes on")
+    assert "a bug in a receiver" in caplog.text
+
+
+@pytest.mark.parametrize("jump", [86_400, -86_400])
+def test_wall_clock_that_steps_neither_loses_nor_prolongs_a_lease(monkeypatch: pytest.MonkeyPatch, jump: int) -> None:
+    """C26: time.time() and datetime.now(), which django.utils.timezone uses."""
+    real = time.time
+
+    class Stepped(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.fromtimestamp(real(), tz) + timedelta(seconds=jump)
+
+    with lease("stock:42", ttl=0.9) as held:
+        end = held._deadline
+        monkeypatch.setattr(time, "time", lambda: real() + jump)
+        monkeypatch.setattr("django.utils.timezone.datetime", Stepped)
+        wait_until(lambda: held._deadline > end + 0.9, "it is renewed as before")
+        found = live("stock:42")
+        assert found is not None and found.remaining <= 0.9
+        assert held.remaining() <= 0.9
+    with lease("stock:42", ttl=0.2, renew=False):
+        wait_until(lambda: live("stock:42") is None, "it lives no longer than it was asked for", seconds=5)
+
+
+def test_lease_of_a_holder_that_was_killed_ends_within_its_ttl(process_environment: dict[str, str]) -> None:
+    """C02 c: what was renewed again and again has not piled up."""
+    name = f"stock:{uuid4().hex[:8]}"
+    program = (
+        "import django, time; django.setup()\n"
+        "from fencing import lease\n"
+        f"with lease({name!r}, ttl=1.0) as held:\n"
+        "    end = held._deadline\n"
+        "    while held._deadline < end + 1.5: time.sleep(0.05)\n"
+        "    print('renewed', flush=True); time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], env=process_environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "renewed\n"
+        found = live(name)
+        assert found is not None and found.remaining <= 1.0
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=20)
+        process.stdout.close()  # type: ignore[union-attr]
+    killed = time.monotonic()
+    with lease(name, wait=20) as held:
+        assert time.monotonic() - killed < 5.0
+        assert held.token > found.token
+
+
+def run(program: str, environment: dict[str, str]) -> list[int]:
+    """The tokens that a program of this folder prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.faults.{program}", uuid4().hex[:8]],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [int(word) for word in done.stdout.split()]
+
+
+@pytest.mark.slow
+def test_children_of_a_holder_hold_nothing_and_renew_their_own(process_environment: dict[str, str]) -> None:
+    """C11: no mixed replies, no number twice, and the parent's lease is untouched."""
+    tokens = run("forks", process_environment)
+    assert len(tokens) == 1 + 4 * 51
+    assert len(set(tokens)) == len(tokens)
+
+
+@pytest.mark.slow
+def test_leases_of_greenlets_are_renewed(process_environment: dict[str, str]) -> None:
+    assert len(run("greenlets", process_environment)) == 20
