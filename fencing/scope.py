@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import inspect
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 from uuid import uuid4
 
+from asgiref.sync import sync_to_async
+
 from fencing import conf, history, signals, tokens
+from fencing.asynchronous import Acquisition
 from fencing.backends import get_backend
 from fencing.backends.base import Granted, Held, HolderInfo, LeaseBackend, Place
 from fencing.connections import open_transactions
@@ -32,6 +38,9 @@ if TYPE_CHECKING:
     from fencing.models import FencedModel
 
 logger = logging.getLogger("fencing")
+
+# Seconds after which a wait in a thread looks whether anybody still wants it.
+LOOK_UP = 1.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,30 +102,64 @@ class Leasing(Generic[L]):
         self._using = using
         self._allow_in_transaction = allow_in_transaction
         self._entered: list[ExitStack] = []
+        self._entered_async: list[AsyncExitStack] = []
 
     def __enter__(self) -> L:
-        many = isinstance(self._resource, (list, tuple))
-        names = [name_of(one, self._using) for one in (self._resource if many else [self._resource])]
-        if many and not names:
-            raise ValueError("lease() was given an empty list; it needs at least one resource.")
-        give_up = None if self._wait is None else monotonic() + self._wait
+        names, give_up = self._names(), self._give_up()
         with ExitStack() as stack:
             taken = {name: self._take(name, give_up, stack) for name in sorted(set(names))}
             self._entered.append(stack.pop_all())
-        return tuple(taken[name] for name in names) if many else taken[names[0]]  # type: ignore[return-value]
+        return self._yielded(names, taken)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._entered.pop().close()
 
+    async def __aenter__(self) -> L:
+        names, give_up = self._names(), self._give_up()
+        async with AsyncExitStack() as stack:
+            taken = {name: await self._take_async(name, give_up, stack) for name in sorted(set(names))}
+            self._entered_async.append(stack.pop_all())
+        return self._yielded(names, taken)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._entered_async.pop().aclose()
+
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def under_lease_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                async with self._for_call(function, args, kwargs):
+                    return await function(*args, **kwargs)
+
+            return under_lease_async  # type: ignore[return-value]
+
         @functools.wraps(function)
         def under_lease(*args: P.args, **kwargs: P.kwargs) -> R:
             with self._for_call(function, args, kwargs):
                 return function(*args, **kwargs)
 
         return under_lease
+
+    def _names(self) -> list[str]:
+        """The resources' names in the order in which they were given."""
+        many = isinstance(self._resource, (list, tuple))
+        names = [name_of(one, self._using) for one in (self._resource if many else [self._resource])]
+        if not names:
+            raise ValueError("lease() was given an empty list; it needs at least one resource.")
+        return names
+
+    def _give_up(self) -> float | None:
+        return None if self._wait is None else monotonic() + self._wait
+
+    def _yielded(self, names: list[str], taken: dict[str, Lease]) -> L:
+        if isinstance(self._resource, (list, tuple)):
+            return tuple(taken[name] for name in names)  # type: ignore[return-value]
+        return taken[names[0]]  # type: ignore[return-value]
 
     def _for_call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leasing[L]:
         """The same with the resource named by the arguments of this call."""
@@ -140,12 +183,37 @@ class Leasing(Generic[L]):
         """The lease of ``name``: the one that this context holds already, or a new grant that ``stack`` ends."""
         if (held := find_lease(name, self._using)) is not None:
             return held
+        held = self._acquire(name, give_up)
+        stack.callback(_leave, held)
+        return self._hold(held)
+
+    async def _take_async(self, name: str, give_up: float | None, stack: AsyncExitStack) -> Lease:
+        """The same for a coroutine: at once in Django's thread, and waiting, if need be, in another one."""
+        if (held := find_lease(name, self._using)) is not None:
+            return held
+        try:
+            held = await Acquisition(partial(self._acquire, name, 0.0)).in_djangos_thread()
+        except LeaseHeldError:
+            if self._wait == 0:
+                raise
+            held = await Acquisition(partial(self._acquire, name, give_up)).in_own_thread()
+        stack.push_async_callback(_leave_async, held)
+        return self._hold(held)
+
+    def _acquire(self, name: str, give_up: float | None, abandoned: Callable[[], bool] | None = None) -> Lease:
         if not self._allow_in_transaction and (aliases := open_transactions()):
             raise LeaseInsideTransactionError(name, f"a transaction is open on {', '.join(map(repr, aliases))}")
-        held = acquire(
-            name, ttl=self._ttl, give_up=give_up, using=self._using, allow_in_transaction=self._allow_in_transaction
+        return acquire(
+            name,
+            ttl=self._ttl,
+            give_up=give_up,
+            using=self._using,
+            allow_in_transaction=self._allow_in_transaction,
+            abandoned=abandoned,
         )
-        stack.callback(_leave, held)
+
+    def _hold(self, held: Lease) -> Lease:
+        """Count a new grant among those of this context, and tell of it."""
         _held.set((*_held.get(), held))
         if self._renew:
             held.start_renewing()
@@ -155,14 +223,40 @@ class Leasing(Generic[L]):
 
 
 def _leave(lease: Lease) -> None:
-    """End a grant: out of the context first, so that nothing is written under a lease that is being released."""
+    """End a grant."""
+    _let_go(lease)
+    _end(lease)
+
+
+async def _leave_async(lease: Lease) -> None:
+    """The same for a coroutine; one that is being cancelled gives its lease back all the same."""
+    _let_go(lease)
+    await asyncio.shield(sync_to_async(_end, thread_sensitive=True)(lease))
+
+
+def _let_go(lease: Lease) -> None:
+    """Out of the context first, so that nothing is written under a lease that is being released."""
     _held.set(tuple(other for other in _held.get() if other is not lease))
+
+
+def _end(lease: Lease) -> None:
     lease.release()
     history.write_all_waiting()
 
 
-def acquire(name: str, *, ttl: float, give_up: float | None, using: str, allow_in_transaction: bool) -> Lease:
+def acquire(
+    name: str,
+    *,
+    ttl: float,
+    give_up: float | None,
+    using: str,
+    allow_in_transaction: bool,
+    abandoned: Callable[[], bool] | None = None,
+) -> Lease:
     """Ask for a lease until it is granted or ``give_up`` (monotonic seconds; None: never) has passed.
+
+    Args:
+        abandoned: says, while this waits in a thread, whether the one that it waits for has gone away.
 
     Raises:
         LeaseHeldError: somebody else holds it.
@@ -176,7 +270,7 @@ def acquire(name: str, *, ttl: float, give_up: float | None, using: str, allow_i
         if isinstance(answer, Held):
             if give_up is not None and give_up <= monotonic():
                 raise _held_error(name, answer)
-            place, answer, asked = _wait(backend, name, holder, ttl, give_up)
+            place, answer, asked = _wait(backend, name, holder, ttl, give_up, abandoned)
         return Lease(backend, place, holder, answer, ttl=ttl, asked=asked, allow_in_transaction=allow_in_transaction)
     except LeaseHeldError:
         raise
@@ -186,7 +280,12 @@ def acquire(name: str, *, ttl: float, give_up: float | None, using: str, allow_i
 
 
 def _wait(
-    backend: LeaseBackend, name: str, holder: str, ttl: float, give_up: float | None
+    backend: LeaseBackend,
+    name: str,
+    holder: str,
+    ttl: float,
+    give_up: float | None,
+    abandoned: Callable[[], bool] | None,
 ) -> tuple[Place, Granted, float]:
     """The grant that a wait ends with, and a moment since which it may count: never later than the store's."""
     with backend.waiter(holder, ttl, holder_info.get()) as waiter:
@@ -198,9 +297,9 @@ def _wait(
                     # Handed over some time ago, if the store says how long it lives.
                     return place, answer, asked if answer.remaining is None else asked + answer.remaining - ttl
                 patience = math.inf if give_up is None else give_up - monotonic()
-                if patience <= 0:
+                if patience <= 0 or (abandoned is not None and abandoned()):
                     raise _held_error(name, answer)
-                granted = waiter.sleep(answer, patience)
+                granted = waiter.sleep(answer, patience if abandoned is None else min(patience, LOOK_UP))
                 # It began after the last question. Where that is long ago, the next one tells how much is left.
                 if granted is not None and monotonic() - asked < ttl / 3:
                     return place, granted, asked

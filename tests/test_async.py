@@ -1,0 +1,225 @@
+"""Leases in coroutines: the context is carried along, a wait occupies nobody's thread, a cancelled one leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connection
+from django.test import TestCase
+
+from fencing import LeaseHeldError, StaleReadError, current_lease, lease
+from fencing.backends import get_backend
+from fencing.heartbeat import beats
+from fencing.scope import held_leases
+from fencing.tokens import place_of
+from inventory_demo.models import Stock
+from tests.concurrency import BOUND, wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def holder_of(resource: str) -> str | None:
+    backend = get_backend()
+    live = backend.peek(place_of(backend, resource))
+    return live.holder if live else None
+
+
+async def soon(condition: Any) -> None:
+    """Wait for a condition without standing in the loop's way."""
+    async with asyncio.timeout(BOUND):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def run(coroutine: Any) -> Any:
+    """Run a coroutine function as Django does: the ORM's thread is this one."""
+    return async_to_sync(coroutine)()
+
+
+def test_lease_and_save() -> None:
+    Stock.objects.create(sku="42", quantity=10)
+
+    async def body() -> None:
+        async with lease("stock:42") as held:
+            assert current_lease() is held
+            stock = await Stock.objects.aget(sku="42")
+            stock.quantity -= 3
+            await stock.asave()
+            assert await sync_to_async(current_lease)() is held
+            assert await Stock.objects.filter(sku="42").aupdate(quantity=6) == 1
+            with pytest.raises(StaleReadError):
+                await stock.asave()
+        assert current_lease() is None
+
+    run(body)
+    assert Stock.objects.get().quantity == 6
+    assert holder_of("stock:42") is None
+
+
+def test_several_and_nested() -> None:
+    async def body() -> None:
+        async with lease(["stock:b", "stock:a"]) as (b, a):
+            assert (a.resource, b.resource) == ("stock:a", "stock:b")
+            async with lease("stock:a") as again:
+                assert again is a
+            assert a.is_held()
+        assert held_leases() == ()
+
+    run(body)
+    assert holder_of("stock:a") is None
+
+
+def test_decorated_coroutine() -> None:
+    @lease("stock:{sku}")
+    async def resource(sku: str) -> str:
+        held = current_lease()
+        assert held is not None
+        return held.resource
+
+    async def body() -> str:
+        return await resource(sku="42")
+
+    assert run(body) == "stock:42"
+    assert holder_of("stock:42") is None
+
+
+def test_tasks_do_not_share_their_leases() -> None:
+    async def body() -> None:
+        async with lease("stock:42") as mine:
+            # A task is given a copy of the context; what it takes itself stays its own.
+            async def other() -> None:
+                assert current_lease("stock:42") is mine
+                async with lease("stock:43"):
+                    await asyncio.sleep(0)
+
+            await asyncio.gather(other())
+            assert held_leases() == (mine,)
+
+    run(body)
+
+
+def test_held_lease_is_refused_at_once() -> None:
+    async def body() -> None:
+        with pytest.raises(LeaseHeldError):
+            async with lease("stock:42"):
+                raise AssertionError("entered")
+
+    taken, leave = threading.Event(), threading.Event()
+
+    def holder() -> None:
+        with lease("stock:42"):
+            taken.set()
+            assert leave.wait(BOUND)
+        connection.close()
+
+    thread = threading.Thread(target=holder)
+    thread.start()
+    try:
+        assert taken.wait(BOUND)
+        run(body)
+    finally:
+        leave.set()
+        thread.join(BOUND)
+
+
+def test_wait_occupies_neither_the_loop_nor_djangos_thread() -> None:
+    async def waiter(order: list[str]) -> None:
+        async with lease("stock:42", wait=BOUND):
+            order.append("granted")
+
+    async def body() -> None:
+        order: list[str] = []
+        async with lease("stock:42"):
+            waiting = asyncio.create_task(waiter(order), context=fresh())
+            await soon(lambda: threads_waiting() == 1)
+            # The ORM still answers, in its own thread, while the other one waits.
+            assert await Stock.objects.acount() == 0
+            order.append("still held")
+        await waiting
+        assert order == ["still held", "granted"]
+
+    run(body)
+
+
+def test_cancelled_wait_leaves_nothing() -> None:
+    async def body() -> None:
+        async with lease("stock:42"):
+
+            async def wait_for_it() -> None:
+                async with lease("stock:42", wait=None):
+                    raise AssertionError("entered")
+
+            waiting = asyncio.create_task(wait_for_it(), context=fresh())
+            await soon(lambda: threads_waiting() == 1)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await soon(lambda: threads_waiting() == 0)
+        async with lease("stock:42", wait=BOUND):
+            pass
+
+    run(body)
+    assert holder_of("stock:42") is None
+    wait_until(lambda: not beats._entries, "no lease is renewed any more")
+
+
+def test_cancelled_body_gives_its_lease_back() -> None:
+    async def body() -> None:
+        entered = asyncio.Event()
+
+        async def work() -> None:
+            async with lease("stock:42"):
+                entered.set()
+                await asyncio.sleep(BOUND)
+
+        working = asyncio.create_task(work())
+        await entered.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    run(body)
+    assert holder_of("stock:42") is None
+
+
+class TestCaseWithCoroutines(TestCase):
+    """The test's own transaction is in Django's thread; so are the numbers."""
+
+    async def test_lease(self) -> None:
+        stock = await Stock.objects.acreate(sku="42", quantity=10)
+        async with lease("stock:42") as held:
+            stock.quantity = 7
+            await stock.asave()
+        assert stock.last_token == held.token
+
+
+def fresh() -> Any:
+    """A context that holds no lease."""
+    from contextvars import Context
+
+    return Context()
+
+
+def threads_waiting() -> int:
+    """How many threads wait for a lease now."""
+    import sys
+
+    return sum(
+        any(
+            frame.f_code.co_name == "_wait" and frame.f_code.co_filename.endswith("scope.py") for frame in stack_of(top)
+        )
+        for top in sys._current_frames().values()
+    )
+
+
+def stack_of(frame: Any) -> list[Any]:
+    """The frames below one."""
+    frames = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
