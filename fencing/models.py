@@ -17,6 +17,9 @@ __all__ = [
     "FencedWrite",
     "Operation",
     "Reign",
+    "StoredCounter",
+    "StoredEvent",
+    "StoredLease",
     "TokenGrant",
     "TokenRange",
 ]
@@ -182,3 +185,69 @@ class Operation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.resource}: {self.key}"
+
+
+class StoredCounter(models.Model):
+    """Database backend: one partition's counting, as far as a range was installed for its reign."""
+
+    space = models.CharField(_("namespace id"), max_length=32)
+    partition = models.PositiveIntegerField(_("partition"))
+    reign = models.CharField(_("reign"), max_length=80)
+    server = models.CharField(_("server"), max_length=80)
+    next = models.BigIntegerField(_("next token"))
+    ceiling = models.BigIntegerField(_("last token that may be issued"))
+    dropped = models.BigIntegerField(_("dropped events"), default=0)
+
+    class Meta:
+        verbose_name = _("stored counter")
+        verbose_name_plural = _("stored counters")
+        constraints = (models.UniqueConstraint(fields=("space", "partition"), name="fencing_counter_place"),)
+
+    def __str__(self) -> str:
+        return f"{self.space}/{self.partition}: next {self.next}"
+
+
+class StoredLease(models.Model):
+    """Database backend: a lease that exists now, or that ended by itself. Times are the database's, in milliseconds."""
+
+    space = models.CharField(_("namespace id"), max_length=32)
+    partition = models.PositiveIntegerField(_("partition"))
+    resource = models.CharField(_("resource"), max_length=MAX_RESOURCE_LENGTH)
+    holder = models.CharField(_("holder"), max_length=64)
+    token = models.BigIntegerField(_("token"))
+    reign = models.CharField(_("reign"), max_length=80)
+    deadline_ms = models.BigIntegerField(_("deadline (ms)"))
+    granted_ms = models.BigIntegerField(_("granted (ms)"))
+    task_id = models.CharField(_("task id"), max_length=255)
+    task_name = models.CharField(_("task"), max_length=255)
+
+    class Meta:
+        verbose_name = _("stored lease")
+        verbose_name_plural = _("stored leases")
+        constraints = (models.UniqueConstraint(fields=("space", "partition", "resource"), name="fencing_lease_place"),)
+
+    def __str__(self) -> str:
+        return f"{self.resource}: {self.token}"
+
+
+class StoredEvent(models.Model):
+    """Database backend: a line of the outbox, until it is collected into ``TokenGrant``."""
+
+    space = models.CharField(_("namespace id"), max_length=32)
+    partition = models.PositiveIntegerField(_("partition"))
+    kind = models.CharField(_("kind"), max_length=10)
+    token = models.BigIntegerField(_("token"))
+    resource = models.CharField(_("resource"), max_length=MAX_RESOURCE_LENGTH)
+    holder = models.CharField(_("holder"), max_length=64)
+    at_ms = models.BigIntegerField(_("time (ms)"))
+    ttl_ms = models.BigIntegerField(_("ttl (ms)"))
+    task_id = models.CharField(_("task id"), max_length=255)
+    task_name = models.CharField(_("task"), max_length=255)
+
+    class Meta:
+        verbose_name = _("stored event")
+        verbose_name_plural = _("stored events")
+        indexes = (models.Index(fields=("space", "partition", "id"), name="fencing_event_order"),)
+
+    def __str__(self) -> str:
+        return f"{self.resource}: {self.token} {self.kind}"

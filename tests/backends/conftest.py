@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.apps import apps
+from django.db import connections
 
-from tests.backends.stores import PrivateRedis, Store, memory_store, redis_store
+from tests.backends.stores import PrivateRedis, Store, database_store, memory_store, redis_store
 from tests.services import PrivateValkey
 
 
@@ -32,11 +35,55 @@ def server(request: pytest.FixtureRequest) -> PrivateValkey:
     return found
 
 
-@pytest.fixture(params=["memory", "valkey", "redis_server"])
+FILE = "file"
+
+
+@pytest.fixture(scope="session")
+def sqlite_file(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> str:
+    """The alias of an SQLite database in a file, with the app's tables: unlike one in memory, threads may share it."""
+    path: Path = tmp_path_factory.mktemp("sqlite") / "leases.sqlite3"
+    # The tests break no power supply, so nothing has to reach the disk.
+    options = {"init_command": "PRAGMA synchronous=OFF"}
+    entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": options}
+    connections.settings[FILE] = connections.configure_settings({"default": {}, FILE: entry})[FILE]
+    with django_db_blocker.unblock(), connections[FILE].schema_editor() as editor:
+        for model in apps.get_app_config("fencing").get_models():
+            editor.create_model(model)
+    return FILE
+
+
+@pytest.fixture
+def file_store(sqlite_file: str, django_db_blocker: Any) -> Iterator[Store]:
+    """A store in the SQLite database."""
+    with django_db_blocker.unblock():
+        yield database_store(sqlite_file)
+        connections[sqlite_file].close()
+
+
+@pytest.fixture(params=[pytest.param("default", marks=pytest.mark.django_db(transaction=True)), FILE])
+def kept(request: pytest.FixtureRequest) -> Store:
+    """A store in each kind of database, with nothing installed."""
+    found: Store = request.getfixturevalue("file_store") if request.param == FILE else database_store("default")
+    return found
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        "valkey",
+        "redis_server",
+        pytest.param("default", marks=pytest.mark.django_db(transaction=True)),
+        FILE,
+    ]
+)
 def store(request: pytest.FixtureRequest, settings: Any) -> Store:
     """Each store that keeps the contract, with a range of numbers from 1 to 1000."""
     if request.param == "memory":
         found = memory_store()
+    elif request.param == FILE:
+        found = request.getfixturevalue("file_store")
+    elif request.param == "default":
+        found = database_store("default")
     else:
         found = redis_store(settings, request.getfixturevalue(request.param).url())
     found.open()

@@ -1,4 +1,4 @@
-"""Lease stores for the tests of the backends: in memory, on Valkey, on Redis."""
+"""Lease stores for the tests of the backends: in memory, on Valkey, on Redis, in a database."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fencing.backends.base import Granted, HolderInfo, LeaseBackend, NeedsRange, Place
+from fencing.backends.database import DatabaseBackend
 from fencing.backends.memory import MemoryBackend
 from fencing.backends.redis import RedisBackend
 from fencing.conf import BackendConfig
@@ -94,6 +95,11 @@ def redis_store(settings: Any, url: str, **cache: Any) -> Store:
     entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url, **cache}
     settings.CACHES = {**settings.CACHES, "leases": entry}
     return Store(RedisBackend(config("fencing.backends.redis.RedisBackend", cache="leases")))
+
+
+def database_store(database: str) -> Store:
+    """A store in the tables of database ``database``."""
+    return Store(DatabaseBackend(config("fencing.backends.database.DatabaseBackend", database=database)))
 
 
 def config(backend: str, **values: Any) -> BackendConfig:

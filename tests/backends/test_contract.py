@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from django.db import connections
 
 from fencing.backends.base import Granted, Held, HolderInfo, Lost, NeedsRange
 from tests.backends.stores import NOBODY, Store
@@ -246,11 +247,14 @@ def test_threads_never_get_the_same_number_or_the_same_lease(store: Store) -> No
 
     def take(name: str) -> None:
         together.wait(timeout=10)
-        for number in range(50):
-            answer = store.backend.acquire(store.place("hot"), f"{name}-{number}", 30.0, NOBODY)
-            if isinstance(answer, Granted):
-                issued.append(answer.token)
-                assert store.backend.release(store.place("hot"), f"{name}-{number}", answer.token)
+        try:
+            for number in range(50):
+                answer = store.backend.acquire(store.place("hot"), f"{name}-{number}", 30.0, NOBODY)
+                if isinstance(answer, Granted):
+                    issued.append(answer.token)
+                    assert store.backend.release(store.place("hot"), f"{name}-{number}", answer.token)
+        finally:
+            connections.close_all()
 
     threads = [threading.Thread(target=take, args=(f"t{number}",)) for number in range(4)]
     for thread in threads:
@@ -258,4 +262,4 @@ def test_threads_never_get_the_same_number_or_the_same_lease(store: Store) -> No
     for thread in threads:
         thread.join(timeout=60)
     assert issued
-    assert sorted(issued) == list(range(1, len(issued) + 1))
+    assert issued == sorted(set(issued)), "each was noted while the lease was held: in the order of the grants"
