@@ -7,13 +7,13 @@ whose lease has ended in the store may lack a number for a write that would be i
 
 from __future__ import annotations
 
-import copy
 import itertools
 import os
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,11 +23,9 @@ from django.db.models import F
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
     initialize,
     invariant,
-    multiple,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -42,8 +40,10 @@ from inventory_demo.models import StockDelta
 from tests.services import PrivateValkey
 from tests.shop.models import Crate, Warehouse
 
+# How many grants, or reads, ago: the newest ones are the ones that get in each other's way.
+AGO = st.sampled_from([0, 0, 1, 2])
 DELTAS = st.integers(-5, 5)
-KEYS = st.sampled_from(["order-1", "order-2", "order-3"])
+KEYS = st.sampled_from([f"order-{number}" for number in range(6)])
 _serials = itertools.count()
 
 
@@ -71,15 +71,13 @@ class Machine(RuleBasedStateMachine):
     alias: ClassVar[str] = "default"
     in_memory: ClassVar[bool] = False
 
-    holders: Bundle[Lease] = Bundle("holders")
-    copies: Bundle[Copy] = Bundle("copies")
-
     def __init__(self) -> None:
         super().__init__()
         self.code = secrets.token_hex(4)
-        self.other = ThreadPoolExecutor(1)
+        self.thread = ThreadPoolExecutor(1)
         self.rows: dict[int, Row] = {}
         self.everybody: list[Lease] = []
+        self.copies: list[Copy] = []
         self.live: Lease | None = None
         self.newest = 0
         self.done: dict[str, int] = {}
@@ -88,29 +86,32 @@ class Machine(RuleBasedStateMachine):
     def open_warehouse(self) -> None:
         self.warehouse = Warehouse.objects.using(self.alias).create(name=self.code)
         self.resource = f"crate:{self.warehouse.pk}:{self.code}"
+        self.take(False)
+        self.create(0)
 
     def teardown(self) -> None:
-        self.other.submit(connections.close_all).result()
-        self.other.shutdown()
+        self.thread.submit(connections.close_all).result()
+        self.thread.shutdown()
         if self.live:
             self.live.release()
 
     # What the store does
 
-    @rule(target=holders)
-    def take(self) -> Any:
+    @rule(overtakes=st.booleans())
+    def take(self, overtakes: bool) -> None:
         """I1: the number of a grant is above all that were issued before."""
+        if overtakes:
+            self.end_unnoticed()
         before = self.numbers()
         try:
             held = acquire(self.resource, ttl=600, give_up=0, using="default", allow_in_transaction=False)
         except LeaseHeldError:
             assert self.live
-            return self.live
+            return
         assert self.live is None
         assert held.token > max(before, default=0)
         self.everybody.append(held)
         self.live = held
-        return held
 
     @rule()
     def end_unnoticed(self) -> None:
@@ -128,8 +129,9 @@ class Machine(RuleBasedStateMachine):
             backend._client.flushdb()
         self.live = None
 
-    @rule(held=holders)
-    def advance(self, held: Lease) -> None:
+    @rule(who=AGO)
+    def advance(self, who: int) -> None:
+        held = self.holder(who)
         before = self.numbers()
         try:
             number = held.advance()
@@ -141,27 +143,21 @@ class Machine(RuleBasedStateMachine):
 
     # What holders write
 
-    @rule(target=copies, held=holders)
-    def create(self, held: Lease) -> Any:
+    @precondition(lambda self: sum(not row.gone for row in self.rows.values()) < 2)
+    @rule(who=AGO)
+    def create(self, who: int) -> None:
+        held = self.holder(who)
         crate = Crate(warehouse=self.warehouse, code=self.code)
         with self.judged(held) as accepted:
             crate.save(lease=held, using=self.alias)
             accepted()
             self.rows[crate.pk] = Row(crate.last_token)
-        return Copy(crate, crate.last_token, 0) if accepted.reached else multiple()
+            self.copies.append(Copy(crate, crate.last_token, 0))
 
-    @rule(target=copies, one=copies)
-    def read(self, one: Copy) -> Copy:
-        row = self.rows[one.crate.pk]
-        if row.gone:
-            return one
-        crate = Crate.objects.using(self.alias).get(pk=one.crate.pk)
-        return Copy(crate, row.last_token, row.weight)
-
-    @rule(held=holders, one=copies, delta=DELTAS)
-    def save(self, held: Lease, one: Copy, delta: int) -> None:
+    @rule(who=AGO, which=AGO, anew=st.booleans(), delta=DELTAS)
+    def save(self, who: int, which: int, anew: bool, delta: int) -> None:
         """I2, I3, I4: only onto the row that was read."""
-        row = self.rows[one.crate.pk]
+        held, (one, row) = self.holder(who), self.copy(which, anew=anew)
         one.crate.weight = one.weight + delta
         with self.judged(held, row, fresh=one.last_token == row.last_token) as accepted:
             one.crate.save(lease=held)
@@ -169,19 +165,20 @@ class Machine(RuleBasedStateMachine):
             self.written(held, row, delta, one.crate.last_token)
             one.last_token, one.weight = row.last_token, row.weight
 
-    @rule(held=holders, one=copies, delta=DELTAS)
-    def add(self, held: Lease, one: Copy, delta: int) -> None:
+    @rule(who=AGO, which=AGO, anew=st.booleans(), delta=DELTAS)
+    def add(self, who: int, which: int, anew: bool, delta: int) -> None:
         """I2, I4: an expression is right whatever was read."""
-        row = self.rows[one.crate.pk]
-        crate = copy.deepcopy(one.crate)
+        held, (one, row) = self.holder(who), self.copy(which, anew=anew)
+        crate = deepcopy(one.crate)
         crate.weight = F("weight") + delta
         with self.judged(held, row) as accepted:
             crate.save(lease=held, update_fields=["weight"])
             accepted()
             self.written(held, row, delta, crate.last_token)
 
-    @rule(held=holders, delta=DELTAS)
-    def add_everywhere(self, held: Lease, delta: int) -> None:
+    @rule(who=AGO, delta=DELTAS)
+    def add_everywhere(self, who: int, delta: int) -> None:
+        held = self.holder(who)
         rows = {pk: row for pk, row in self.rows.items() if not row.gone}
         if not rows:
             return
@@ -192,20 +189,21 @@ class Machine(RuleBasedStateMachine):
             for pk, token in crates.values_list("pk", "last_token"):
                 self.written(held, rows[pk], delta, token)
 
-    @rule(held=holders, one=copies)
-    def delete(self, held: Lease, one: Copy) -> None:
-        row = self.rows[one.crate.pk]
+    @rule(who=AGO, which=AGO)
+    def delete(self, who: int, which: int) -> None:
+        held, (one, row) = self.holder(who), self.copy(which)
         with self.judged(held, row) as accepted:
-            copy.deepcopy(one.crate).delete(lease=held)
+            deepcopy(one.crate).delete(lease=held)
             accepted()
             row.gone = True
+            self.copies = [one, *(other for other in self.copies if other.crate.pk != one.crate.pk)]
 
     # Transactions and operations
 
-    @rule(held=holders, one=copies, key=KEYS, delta=DELTAS)
-    def transact(self, held: Lease, one: Copy, key: str, delta: int) -> None:
+    @rule(who=AGO, which=AGO, key=KEYS, delta=DELTAS)
+    def transact(self, who: int, which: int, key: str, delta: int) -> None:
         """I4, I5: the effect on the row and the ledger, once."""
-        row = self.rows[one.crate.pk]
+        held, (one, row) = self.holder(who), self.copy(which)
         if row.gone:
             return
         allowed = held.token >= self.newest
@@ -223,16 +221,17 @@ class Machine(RuleBasedStateMachine):
             self.newest = max(self.newest, held.token)
 
     @precondition(lambda self: not self.in_memory)
-    @rule(held=holders, meanwhile=holders, key=KEYS, delta=DELTAS)
-    def transact_meanwhile(self, held: Lease, meanwhile: Lease, key: str, delta: int) -> None:
+    @rule(who=AGO, other=AGO, key=KEYS, delta=DELTAS)
+    def transact_meanwhile(self, who: int, other: int, key: str, delta: int) -> None:
         """I4: whoever begins while another's transaction is open supersedes it, unless he is the older one."""
+        held, meanwhile = self.holder(who), self.holder(other)
         if held.token < self.newest or key in self.done:
             return
         self.newest = held.token
         try:
             with held.atomic(key, using=self.alias):
                 self.note_effect(key, delta)
-                overtaken = self.other.submit(self.begin, meanwhile).result()
+                overtaken = self.thread.submit(self.begin, meanwhile).result()
         except WriteRejectedError:
             assert overtaken
         else:
@@ -242,6 +241,19 @@ class Machine(RuleBasedStateMachine):
         self.newest = max(held.token, meanwhile.token)
 
     # Judging
+
+    def holder(self, ago: int) -> Lease:
+        return self.everybody[-1 - min(ago, len(self.everybody) - 1)]
+
+    def copy(self, ago: int, *, anew: bool = False) -> tuple[Copy, Row]:
+        """A copy that was read some time ago, or one of the same row that is read now."""
+        one = self.copies[-1 - min(ago, len(self.copies) - 1)]
+        row = self.rows[one.crate.pk]
+        if anew and not row.gone:
+            crate = Crate.objects.using(self.alias).get(pk=one.crate.pk)
+            one = Copy(crate, row.last_token, row.weight)
+            self.copies.append(one)
+        return one, row
 
     def begin(self, held: Lease) -> bool:
         try:
@@ -316,8 +328,8 @@ class InMemory(Machine):
 
 
 BOUNDED = settings(
-    max_examples=30,
-    stateful_step_count=30,
+    max_examples=40,
+    stateful_step_count=25,
     deadline=None,
     database=None,
     derandomize=os.environ.get("CI") == "true",
