@@ -232,7 +232,10 @@ class RedisBackend(LeaseBackend):
             "health_check_interval": 0,
             "retry": Retry(NoBackoff(), 0),
         }
-        return pool.connection_class(**options)
+        connection = pool.connection_class(**options)
+        # Not left to the first command, which would not ask a Sentinel where the primary is.
+        connection.connect()
+        return connection
 
     @property
     def _client(self) -> Any:
