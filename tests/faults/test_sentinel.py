@@ -63,4 +63,6 @@ def test_holder_renews_its_lease_at_the_server_that_took_over(servers: Servers, 
             held.renew()
             assert held.is_held()
             shop.stock.save()
+        shop.sleeper(shop.resource, ttl=0.5)
+        # It waits in the queue of the new primary, on a connection of its own.
         shop.sell()
