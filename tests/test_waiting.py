@@ -249,9 +249,8 @@ def test_wait_that_ends_in_the_moment_of_the_grant_leaves_nothing(
 
 
 def test_refused_at_once_never_queues(server: PrivateValkey, store: redis.Redis) -> None:
-    with lease(RESOURCE), threads() as start:
-        with pytest.raises(LeaseHeldError):
-            start(lambda: lease(RESOURCE, wait=0).__enter__()).result(BOUND)
+    with lease(RESOURCE), threads() as start, pytest.raises(LeaseHeldError):
+        start(lambda: lease(RESOURCE, wait=0).__enter__()).result(BOUND)
     assert "cmdstat_subscribe" not in store.info("commandstats")
 
 
@@ -299,7 +298,7 @@ def test_forked_child_listens_for_itself(server: PrivateValkey, store: redis.Red
     backend = get_backend()
     assert isinstance(backend, RedisBackend)
     listener = backend._listeners.take()
-    listener.listen(b"of the parent")
+    listener.listen(b"of the parent", backend._client.connection_pool)
     backend._listeners.put_back(listener)
     if (child := os.fork()) == 0:
         os._exit(0 if backend._listeners.take() is not listener else 1)

@@ -63,10 +63,7 @@ class RedisBackend(LeaseBackend):
         return self._acquire(place, holder, ttl, info, listener="")
 
     def waiter(self, holder: str, ttl: float, info: HolderInfo) -> Waiter:
-        """See the contract: first come, first served; in a cluster whoever asks first."""
-        if not hasattr(self._client, "connection_pool"):
-            # A node of a cluster knows its own subscribers only: it would take those of another node for dead.
-            return super().waiter(holder, ttl, info)
+        """See the contract: first come, first served."""
         return QueueWaiter(self, holder, ttl, info, listeners=self._listeners, ask=self._ask_or_queue)
 
     def give_up(self, place: Place, holder: str) -> None:
@@ -76,9 +73,17 @@ class RedisBackend(LeaseBackend):
     def _ask_or_queue(
         self, place: Place, holder: str, ttl: float, info: HolderInfo, listener: Listener
     ) -> Granted | Held | NeedsRange:
+        self._listen(place, listener)
+        answer = self._acquire(place, holder, ttl, info, listener.name)
+        if self._pool(place) is not listener.pool:
+            # The slot has moved, as the client heard just now.
+            self._listen(place, listener)
+        return answer
+
+    def _listen(self, place: Place, listener: Listener) -> None:
         with self._errors():
-            listener.listen(f"{self._prefix(place.space, place.partition)}waiter:{listener.name}".encode())
-        return self._acquire(place, holder, ttl, info, listener.name)
+            prefix = self._prefix(place.space, place.partition)
+            listener.listen(f"{prefix}waiter:{listener.name}".encode(), self._pool(place))
 
     def _acquire(
         self, place: Place, holder: str, ttl: float, info: HolderInfo, listener: str
@@ -222,9 +227,16 @@ class RedisBackend(LeaseBackend):
     def _listeners(self) -> Listeners:
         return Listeners(lambda: Listener(self._connect, RedisError))
 
-    def _connect(self) -> Any:
+    def _pool(self, place: Place) -> Any:
+        """The pool of the server that has the keys: a node of a cluster knows its own subscribers only."""
+        client = self._client
+        if not hasattr(client, "connection_pool"):
+            client = client.get_redis_connection(client.get_node_from_key(self._keys(place, "counter")[0]))
+        return client.connection_pool
+
+    @staticmethod
+    def _connect(pool: Any) -> Any:
         """A connection outside the pool, which would repeat what is read and lacks it meanwhile."""
-        pool = self._client.connection_pool
         options = {
             **pool.connection_kwargs,
             "socket_timeout": LISTEN_TIMEOUT,

@@ -31,25 +31,28 @@ class Listener:
     """A connection that hears what is said on its channels; one wait at a time has it.
 
     Args:
-        connect: makes a connection that repeats nothing.
+        connect: makes a connection that repeats nothing, to the server behind a pool.
         broken: what it raises when it is of no use any more.
     """
 
-    def __init__(self, connect: Callable[[], Any], broken: type[Exception]) -> None:
+    def __init__(self, connect: Callable[[Any], Any], broken: type[Exception]) -> None:
         # Outlives a connection that breaks, so that the place in the queue does.
         self.name = os.urandom(8).hex()
+        self.pool: Any = None
         self._connect = connect
         self._broken = broken
         self._connection: Any = None
         self._channels: set[bytes] = set()
 
-    def listen(self, channel: bytes) -> None:
-        """Return once the server counts this as a subscriber of ``channel``; raises what the connection raises."""
+    def listen(self, channel: bytes, pool: Any) -> None:
+        """Return once the server behind ``pool`` counts this as a subscriber of ``channel``, or raise its error."""
+        if pool is not self.pool:
+            self.close()
         if self._connection is not None:
             # What an earlier wait left; and a server that was restarted shows here.
             self.hear("", 0)
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection, self.pool = self._connect(pool), pool
         elif channel in self._channels:
             return
         try:

@@ -7,12 +7,16 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
 
 from fencing.backends.base import Granted, Held, HolderInfo, LeaseBackend, NeedsRange, Waiter
 from fencing.backends.wire import text
 from fencing.exceptions import LeaseBackendError
 from tests.backends.stores import NOBODY, PrivateRedis, Store, redis_store
 from tests.backends.test_redis import client_of, slot
+from tests.concurrency import wait_until
+from tests.faults.cluster import CACHE, Cluster
+from tests.faults.servers import KINDS, Servers, asked
 from tests.services import PrivateValkey
 
 Queue = Callable[..., Waiter]
@@ -84,18 +88,18 @@ def test_revoking_hands_over(store: Store, queue: Queue) -> None:
 
 
 def test_a_newcomer_does_not_overtake_those_who_wait(store: Store, queue: Queue) -> None:
-    store.grant("first", ttl=0.1)
+    store.grant("first", ttl=1.0)
     second, third = queue("second"), queue("third")
-    store.expire(ttl=0.1)
+    store.expire(ttl=1.0)
     answer = store.backend.acquire(store.place(), "newcomer", 30.0, NOBODY)
     assert isinstance(answer, Held) and answer.holder == "second"
     assert told(store, second) is not None and told(store, third) is None
 
 
 def test_the_head_of_the_queue_serves_itself(store: Store, queue: Queue) -> None:
-    store.grant("first", ttl=0.1)
+    store.grant("first", ttl=1.0)
     second, third = queue("second"), queue("third")
-    store.expire(ttl=0.1)
+    store.expire(ttl=1.0)
     answer = third.ask(store.place())
     assert isinstance(answer, Held) and answer.holder == "second"
     granted = second.ask(store.place())
@@ -196,9 +200,9 @@ def test_a_dead_waiter_is_skipped_also_where_somebody_hears_everything(own: Stor
 
 
 def test_a_dead_head_does_not_block_after_an_expiry(own: Store) -> None:
-    own.grant("first", ttl=0.1)
+    own.grant("first", ttl=1.0)
     kill(queue_in(own, "dead"))
-    own.expire(ttl=0.1)
+    own.expire(ttl=1.0)
     assert own.grant("newcomer") == 2
     assert not client_of(own).exists(queue_key(own))
 
@@ -332,3 +336,35 @@ def test_a_release_that_is_sent_again_disturbs_nobody(store: Store, queue: Queue
     assert store.backend.release(store.place(), "first", token)
     assert not store.backend.release(store.place(), "first", token)
     assert holder_of(store) == "second"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_cluster_hands_over_on_the_node_of_the_slot(kind: str, settings: Any) -> None:
+    """A node knows its own subscribers only; a waiter follows the slot when it asks again."""
+    with ExitStack() as stack:
+        cluster = Cluster(Servers(kind, stack))
+        store = redis_store(settings, cluster.url() + "?db=0", **CACHE)
+        prefix = f"fencing:{{{store.space}:0}}:"
+        home = cluster.owner(key_slot(prefix.encode()))
+        store.open()
+        token = store.grant("first")
+        dead, alive = queue_in(store, "dead"), queue_in(store, "alive")
+        kill(dead)
+        with asked(home) as client:
+            wait_until(lambda: len(client.pubsub_channels()) == 1, "the node knows who is dead")
+        store.backend.release(store.place(), "first", token)
+        assert holder_of(store) == "alive"
+        assert told(store, alive) is not None
+
+        behind = queue_in(store, "behind")
+        away = next(node for node in cluster.primaries if node is not home)
+        cluster.move(key_slot(prefix.encode()), home, away, [prefix + kind for kind in ("counter", "events")])
+        # The lease and its queue were left behind: another client's lease, in a new reign.
+        store.open(first=2000, last=3000)
+        token = store.grant("third")
+        assert isinstance(behind.ask(store.place()), Held)
+        store.backend.release(store.place(), "third", token)
+        assert holder_of(store) == "behind"
+        assert told(store, behind) is not None
+        kill(behind)
