@@ -1,0 +1,1 @@
+"""What things cost, as ratios to a floor that is measured in the same run."""

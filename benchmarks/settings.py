@@ -1,0 +1,13 @@
+"""Settings of the benchmarks: the example project's, with a store and a database of their own (`benchmarks.stage`)."""
+
+from __future__ import annotations
+
+import os
+
+from inventory_demo.settings import *  # noqa: F403
+
+# Django would keep every query.
+DEBUG = False
+
+DATABASES["default"]["NAME"] = os.environ.get("BENCHMARK_DATABASE", DATABASES["default"]["NAME"])  # noqa: F405
+CACHES["leases"]["LOCATION"] = os.environ["BENCHMARK_STORE"]  # noqa: F405
