@@ -73,17 +73,14 @@ class RedisBackend(LeaseBackend):
     def _ask_or_queue(
         self, place: Place, holder: str, ttl: float, info: HolderInfo, listener: Listener
     ) -> Granted | Held | NeedsRange:
-        self._listen(place, listener)
-        answer = self._acquire(place, holder, ttl, info, listener.name)
-        if self._pool(place) is not listener.pool:
-            # The slot has moved, as the client heard just now.
-            self._listen(place, listener)
-        return answer
-
-    def _listen(self, place: Place, listener: Listener) -> None:
+        channel = f"{self._prefix(place.space, place.partition)}waiter:{listener.name}".encode()
         with self._errors():
-            prefix = self._prefix(place.space, place.partition)
-            listener.listen(f"{prefix}waiter:{listener.name}".encode(), self._pool(place))
+            listener.listen(channel, self._pool(place))
+            answer = self._acquire(place, holder, ttl, info, listener.name)
+            if (pool := self._pool(place)) is not listener.pool:
+                # The slot has moved, as the client heard just now.
+                listener.listen(channel, pool)
+        return answer
 
     def _acquire(
         self, place: Place, holder: str, ttl: float, info: HolderInfo, listener: str

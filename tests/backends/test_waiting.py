@@ -12,7 +12,7 @@ from redis.crc import key_slot
 from fencing.backends.base import Granted, Held, HolderInfo, LeaseBackend, NeedsRange, Waiter
 from fencing.backends.wire import text
 from fencing.exceptions import LeaseBackendError
-from tests.backends.stores import NOBODY, PrivateRedis, Store, redis_store
+from tests.backends.stores import NOBODY, PrivateRedis, Store, memory_store, redis_store
 from tests.backends.test_redis import client_of, slot
 from tests.concurrency import wait_until
 from tests.faults.cluster import CACHE, Cluster
@@ -20,6 +20,17 @@ from tests.faults.servers import KINDS, Servers, asked
 from tests.services import PrivateValkey
 
 Queue = Callable[..., Waiter]
+
+
+@pytest.fixture(params=["memory", "valkey", "redis_server"])
+def store(request: pytest.FixtureRequest, settings: Any) -> Store:
+    """Each store that has queues; the database is asked every now and then."""
+    if request.param == "memory":
+        found = memory_store()
+    else:
+        found = redis_store(settings, request.getfixturevalue(request.param).url())
+    found.open()
+    return found
 
 
 @pytest.fixture
