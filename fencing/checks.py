@@ -1,6 +1,7 @@
 """System checks: what would fail later, or silently protect nothing, is said before anything is written.
 
-Each id is explained in ``docs/checks.md``. Backends add their own from ``fencing.E020`` on (``LeaseBackend.check``).
+Each id is explained in ``docs/checks.md``. Those of lease stores are in
+``fencing.storechecks``; backends add their own from ``fencing.E020`` on (``LeaseBackend.check``).
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured
 from django.db import connections, models, router
 
-from fencing import conf
+from fencing import conf, storechecks
 from fencing.backends import get_backend
-from fencing.backends.base import Place
-from fencing.exceptions import LeaseBackendError
 from fencing.fields import TokenField
 from fencing.guards import SUPPORTED_VENDORS, FenceGuard
 from fencing.models import FencedModel
@@ -39,7 +38,6 @@ REMEDIES = {
     "E008": "Use {pk} or concrete char, integer, UUID or foreign-key fields that are not null, as plain names in braces.",
     "E009": 'Set fence_using to an alias of FENCING["BACKENDS"], or remove it.',
     "E010": "Move these models to a supported database, with a router that answers allow_migrate.",
-    "E011": "Start the lease store, or correct its address; without it no lease is granted and no fenced row is written.",
     "W001": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
     "W002": "Let Meta.base_manager_name name a manager that is built from FencedQuerySet, or inherit FencedModel.Meta.",
 }
@@ -97,6 +95,7 @@ def _check_backend(config: conf.BackendConfig) -> Iterator[CheckMessage]:
         yield _error("E003", str(error))
     else:
         yield from backend.check()
+        yield from storechecks.configured(config, backend)
 
 
 @register("fencing", Tags.models)
@@ -193,15 +192,14 @@ def check_databases(databases: Sequence[str] | None = None, **_kwargs: Any) -> l
 
 @register("fencing", deploy=True)
 def check_stores(**_kwargs: Any) -> list[CheckMessage]:
-    """With ``check --deploy``: whether every lease store answers."""
+    """With ``check --deploy``: whether every lease store answers, may count, and keeps what it has."""
     found: list[CheckMessage] = []
     for alias in _aliases():
         try:
-            get_backend(alias).peek(Place(space="check", partition=0, resource="check"))
+            backend = get_backend(alias)
         except ImproperlyConfigured:
             continue  # check_settings says so
-        except LeaseBackendError as error:
-            found.append(_error("E011", f"The lease store of {alias!r} does not answer: {error}"))
+        found.extend(storechecks.running(backend.config, backend))
     return found
 
 

@@ -8,6 +8,7 @@ a range when it has none.
 from __future__ import annotations
 
 import logging
+import secrets
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -95,15 +96,55 @@ def draw(backend: LeaseBackend, resource: str) -> int:
         TokensExhaustedError: no number is left.
     """
 
-    def at(place: Place) -> Granted:
-        return with_range(backend, place, partial(backend.draw, place))
-
     try:
-        return _at_its_place(backend, resource, at)[1].token
+        return draw_from_store(backend, resource)[1]
     except LeaseBackendError as error:
         reserved = _at_its_place(backend, resource, lambda place: reserve(backend.config, place, 1))[1]
         logger.warning("Token %d comes from the database: %s", reserved[0], error)
         return reserved[0]
+
+
+def draw_from_store(backend: LeaseBackend, resource: str) -> tuple[Place, int]:
+    """The next number of the resource's counter, and where that is: every later grant there has a higher one.
+
+    Raises:
+        LeaseBackendError: the store or the database did not answer as it should.
+        TokensExhaustedError: no number is left.
+    """
+
+    def at(place: Place) -> Granted:
+        return with_range(backend, place, partial(backend.draw, place))
+
+    place, granted = _at_its_place(backend, resource, at)
+    return place, granted.token
+
+
+def open_range(backend: LeaseBackend, place: Place, above: int, by: str) -> range:
+    """Reserve numbers above ``above`` and everything else, install them at once, and log that as a reign of its own.
+
+    Args:
+        backend: whose store gets them.
+        place: the counter.
+        above: the numbers begin above it.
+        by: who wanted it, for the log; it stands in the place of the server.
+
+    Returns:
+        The numbers; every grant at ``place`` from now on has one of them, or a higher one.
+
+    Raises:
+        InvalidTokenError: ``above`` is too far above everything reserved.
+        LeaseBackendError: the store or the database did not answer as it should.
+        TokensExhaustedError: no number is left.
+    """
+    config, opening = backend.config, secrets.token_hex(4)
+    for _ in range(ROUNDS):
+        answer = backend.draw(place)
+        issued = answer.next - 1 if isinstance(answer, NeedsRange) else answer.token
+        logged = NeedsRange(reign=f"{answer.reign}+{opening}", server=by[:80], next=issued + 1)
+        numbers = reserve(config, place, config.block, issued=issued, seen=above, reign=logged)
+        if backend.install(place, answer.reign, numbers[0], numbers[-1]):
+            return numbers
+    raise _no_range_kept(backend)
 
 
 def raise_above(backend: LeaseBackend, place: Place, seen: int) -> None:

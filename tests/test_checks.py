@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from django.apps.registry import Apps
 from django.core.checks import CheckMessage, run_checks
 from django.core.management import call_command
@@ -21,8 +22,18 @@ from fencing import checks
 from fencing.fields import TokenField
 from fencing.models import FencedModel
 from fencing.querysets import FencedQuerySet
+from tests.services import PrivateValkey
 
 MEMORY = {"BACKEND": "fencing.backends.memory.MemoryBackend"}
+
+
+REDIS = {"BACKEND": "fencing.backends.redis.RedisBackend", "CACHE": "leases"}
+
+
+def leases_in(location: Any, **options: Any) -> dict[str, Any]:
+    """CACHES with an alias for leases there."""
+    entry = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": location, "OPTIONS": options}
+    return {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}, "leases": entry}
 
 
 def ids(messages: Sequence[CheckMessage]) -> list[str]:
@@ -265,6 +276,102 @@ def test_e011_store_that_does_not_answer() -> None:
         # Only asked for: migrate and the like need no lease store.
         assert "fencing.E011" not in [message.id for message in run_checks(databases=["default"])]
         assert "fencing.E011" in [message.id for message in run_checks(include_deployment_checks=True)]
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_e012_store_that_cannot_tell_whether_it_forgot(
+    valkey_server: Callable[..., PrivateValkey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = valkey_server()
+    with server.client() as client:
+        client.acl_setuser("shop", enabled=True, passwords=["+s3cret"], keys=["*"], categories=["+@all", "-@dangerous"])
+        with override_settings(CACHES=leases_in(server.url().replace("unix://", "unix://shop:s3cret@"))):
+            (found,) = checks.check_stores()
+            assert ids([found]) == ["fencing.E012"]
+            assert "+info" in str(found.hint) and "s3cret" not in str(found)
+            client.acl_setuser("shop", commands=["+info"])
+            assert checks.check_stores() == []
+            monkeypatch.setattr(redis.Redis, "info", lambda *args: {"role": "master"})
+            (found,) = checks.check_stores()
+            assert ids([found]) == ["fencing.E012"] and "master_replid ''" in found.msg
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_w010_store_that_evicts(valkey_server: Callable[..., PrivateValkey]) -> None:
+    server = valkey_server(maxmemory="50mb")
+    with server.client() as client, override_settings(CACHES=leases_in(server.url())):
+        assert checks.check_stores() == []
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        (found,) = checks.check_stores()
+        assert ids([found]) == ["fencing.W010"] and "'allkeys-lru'" in found.msg
+        # Only asked for: what needs no lease store must not reach for one.
+        assert "fencing.W010" not in [message.id for message in run_checks(databases=["default"])]
+        client.config_set("maxmemory", 0)
+        assert checks.check_stores() == [], "nothing is evicted without a limit"
+
+
+@pytest.mark.parametrize(
+    ("location", "other", "shared"),
+    [
+        ("redis://localhost:6379/1", "redis://localhost/1", True),
+        ("redis://u:p@localhost:6379?db=1", "redis://localhost:6379/1", True),
+        (["redis://localhost:6379/1", "redis://replica:6379/1"], "rediss://localhost:6379/1", True),
+        ("redis://localhost", "redis://localhost:6379/0", True),
+        ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1", True),
+        ("redis://localhost:6379/1", "redis://localhost:6379/2", False),
+        ("redis://localhost:6379/1", "redis://localhost:6380/1", False),
+        ("redis://localhost:6379/1", "redis://elsewhere:6379/1", False),
+        ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=2", False),
+        ("redis://localhost:x/1", "redis://localhost:6379/1", False),
+    ],
+)
+def test_w011_leases_in_the_database_of_an_ordinary_cache(location: Any, other: str, shared: bool) -> None:
+    for backend in ("django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"):
+        caches = {**leases_in(location), "default": {"BACKEND": backend, "LOCATION": other}}
+        with override_settings(CACHES=caches):
+            found = of_settings({"BACKENDS": {"default": REDIS}})
+        assert ids(found) == (["fencing.W011"] if shared else [])
+        assert "p@" not in str(found)
+
+
+def test_w011_leases_in_the_alias_of_an_ordinary_cache() -> None:
+    with override_settings(CACHES={"default": leases_in("redis://localhost/1")["leases"]}):
+        found = of_settings({"BACKENDS": {"default": {**REDIS, "CACHE": "default"}}})
+        assert ids(found) == ["fencing.W011"]
+        assert of_settings({"BACKENDS": {"default": MEMORY}}) == []
+    with override_settings(CACHES=leases_in("redis://localhost/1"), SESSION_CACHE_ALIAS="leases"):
+        assert ids(of_settings({"BACKENDS": {"default": REDIS}})) == ["fencing.W011"]
+    two = {**leases_in("redis://localhost/1"), "more": leases_in("redis://localhost/1")["leases"]}
+    with override_settings(CACHES=two):
+        both = {"default": REDIS, "second": {**REDIS, "CACHE": "more", "NAMESPACE": "second"}}
+        assert of_settings({"BACKENDS": both}) == [], "leases may share with leases"
+
+
+@pytest.mark.parametrize(
+    ("ttl", "timeout", "found"), [(0.05, 0.01, True), (3, 2, True), (3, 1.5, False), (3, None, False)]
+)
+def test_w012_ttl_that_cannot_be_kept(ttl: float, timeout: float | None, found: bool) -> None:
+    with override_settings(CACHES=leases_in("redis://localhost/1", SOCKET_TIMEOUT=timeout)):
+        messages = of_settings({"BACKENDS": {"default": {**REDIS, "TTL": ttl}}})
+    assert ids(messages) == (["fencing.W012"] if found else [])
+    assert ids(of_settings({"BACKENDS": {"default": {**MEMORY, "TTL": ttl}}})) == (
+        ["fencing.W012"] if ttl < 0.1 else []
+    )
+
+
+def test_w013_leases_and_fenced_rows_in_one_sqlite_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections["default"], "vendor", "sqlite")
+    entry = {"BACKEND": "fencing.backends.database.DatabaseBackend"}
+    (found,) = of_settings({"BACKENDS": {"default": entry}})
+    assert ids([found]) == ["fencing.W013"]
+    assert of_settings({"BACKENDS": {"default": {**entry, "DATABASE": "lite"}}}) == []
+    assert of_settings({"BACKENDS": {"default": MEMORY}}) == []
+
+
+def test_e023_leases_in_a_database_that_cannot_keep_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections["default"], "vendor", "mysql")
+    (found,) = of_settings({"BACKENDS": {"default": {"BACKEND": "fencing.backends.database.DatabaseBackend"}}})
+    assert ids([found]) == ["fencing.E023"] and "mysql" in found.msg
 
 
 def test_w001_and_w002_managers_that_do_not_fence(isolated: Apps) -> None:

@@ -1,0 +1,197 @@
+"""``manage.py fencing``: what operators look at and do."""
+
+from __future__ import annotations
+
+import logging
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
+from django.utils import timezone
+from django.utils.connection import ConnectionDoesNotExist
+
+from fencing import history
+from fencing.backends import get_backend
+from fencing.backends.base import LiveLease
+from fencing.conf import DEFAULT_ALIAS
+from fencing.exceptions import FencingError, LeaseHeldError
+from fencing.maintenance import who
+from fencing.management.output import as_json, as_table, as_time
+from fencing.reigns import logged_reigns, open_reigns
+from fencing.revocation import Revocation, revoke
+from fencing.tokens import check_token, place_of
+
+logger = logging.getLogger("fencing")
+
+
+class Command(BaseCommand):
+    """One sub-command for each thing to do; each prints a table, or with ``--json`` one object."""
+
+    help = "Shows and revokes leases, shows and opens reigns."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The sub-commands and their options."""
+        subs = parser.add_subparsers(dest="action", required=True, metavar="leases | reigns | revoke")
+        self._add(subs, "leases", self._leases, "the leases that exist now").add_argument(
+            "--limit", type=_positive, default=1000, help="at most so many (default: %(default)s)"
+        )
+        self._add(subs, "reigns", self._reigns, "the log of reigns, and how far numbers are reserved").add_argument(
+            "--open", action="store_true", help="count on far above everything: after a database was restored"
+        )
+        revoking = self._add(subs, "revoke", self._revoke, "refuse the holder of a lease from now on, and remove it")
+        revoking.add_argument("resource", help="the resource's name, as `fencing leases` shows it")
+        revoking.add_argument("--reason", required=True, help="why; it goes to the history")
+        revoking.add_argument("--token", type=_token, help="only if the lease has this token, as it was shown")
+        revoking.add_argument(
+            "--database", action="append", help="where its rows are; may be repeated (default: where models write)"
+        )
+
+    def handle(self, *, run: Callable[..., None], **options: Any) -> None:
+        """Run the sub-command, and tell its errors as those of a command."""
+        with _errors():
+            run(**options)
+
+    def _add(self, subs: Any, name: str, run: Callable[..., None], text: str) -> CommandParser:
+        parser: CommandParser = subs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        parser.add_argument(
+            "--using", default=DEFAULT_ALIAS, help='alias in FENCING["BACKENDS"] (default: %(default)s)'
+        )
+        parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+        parser.set_defaults(run=run)
+        return parser
+
+    def _leases(self, *, using: str, json: bool, limit: int, **_options: Any) -> None:
+        backend = get_backend(using)
+        config, space = backend.config, place_of(backend, "leases").space
+        found: list[LiveLease] = []
+        for partition in range(config.partitions):
+            found.extend(backend.live(space, partition, limit + 1 - len(found)))
+        truncated = len(found) > limit
+        leases = [_shown(lease) for lease in sorted(found[:limit], key=lambda lease: lease.token)]
+        if json:
+            self.stdout.write(
+                as_json({"using": using, "namespace": config.namespace, "leases": leases, "truncated": truncated})
+            )
+            return
+        rows = [
+            [
+                lease["resource"],
+                lease["token"],
+                lease["holder"],
+                " ".join(filter(None, (lease["task_name"], lease["task_id"]))),
+                as_time(lease["age"]),
+                as_time(lease["remaining"]),
+            ]
+            for lease in leases
+        ]
+        self.stdout.write(as_table(["RESOURCE", "TOKEN", "HOLDER", "TASK", "AGE", "LEFT"], rows))
+        if truncated:
+            self.stdout.write(f"There are more than {limit}; --limit shows more.")
+
+    def _reigns(self, *, using: str, json: bool, open: bool, **_options: Any) -> None:
+        opened = open_reigns(using, by=who()) if open else {}
+        found = logged_reigns(using)
+        if json:
+            log = [
+                {
+                    "partition": one.partition,
+                    "reign": one.reign,
+                    "server": one.server,
+                    "first_token": one.first,
+                    "last_token": one.last,
+                    "opened_at": one.opened_at,
+                }
+                for one in found.log
+            ]
+            ranges = [{"partition": at, "first": one[0], "last": one[-1]} for at, one in opened.items()]
+            shown = {"namespace": found.namespace, "partitions": found.partitions, "ceiling": found.ceiling}
+            self.stdout.write(as_json({"using": using, **shown, "reigns": log, "opened": ranges}))
+            return
+        rows = [
+            [one.partition, one.first, one.last, one.server, one.reign, one.opened_at.isoformat(" ", "seconds")]
+            for one in found.log
+        ]
+        self.stdout.write(f"Namespace {found.namespace}: numbers are reserved up to {found.ceiling}.")
+        self.stdout.write(as_table(["PARTITION", "FROM", "TO AT MOST", "SERVER", "REIGN", "OPENED"], rows))
+        for partition, numbers in opened.items():
+            self.stdout.write(f"Partition {partition} counts from {numbers[0]} on now.")
+
+    def _revoke(
+        self,
+        *,
+        resource: str,
+        reason: str,
+        token: int | None,
+        database: list[str] | None,
+        using: str,
+        json: bool,
+        **_options: Any,
+    ) -> None:
+        try:
+            done = revoke(resource, reason, token=token, using=using, databases=database)
+        except LeaseHeldError as error:
+            raise CommandError(
+                f"--token {token}: the lease of {resource!r} is another grant's by now, held by {error.holder}. "
+                "Nothing was revoked; look at `fencing leases` again."
+            ) from error
+        try:
+            history.collect(using)
+        except (DatabaseError, FencingError):
+            logger.warning("The end of the grant stays in the store until it is collected", exc_info=True)
+        if json:
+            lease = None if done.lease is None else _shown(done.lease)
+            shown = {"using": using, "resource": done.resource, "token": done.token, "lease": lease}
+            self.stdout.write(as_json({**shown, "removed": done.removed, "databases": list(done.databases)}))
+            return
+        self.stdout.write(_told(done))
+
+
+def _shown(lease: LiveLease) -> dict[str, Any]:
+    return {
+        "resource": lease.resource,
+        "token": lease.token,
+        "holder": lease.holder,
+        "task_id": lease.info.task_id,
+        "task_name": lease.info.task_name,
+        "granted_at": lease.granted_at,
+        # The store's clock and this machine's may differ.
+        "age": max(0.0, round((timezone.now() - lease.granted_at).total_seconds(), 3)),
+        "remaining": round(lease.remaining, 3),
+    }
+
+
+def _told(done: Revocation) -> str:
+    refused = f"From now on {', '.join(done.databases)} refuses every token below {done.token} for it."
+    if done.lease is None:
+        return f"Nobody held the lease of {done.resource!r}. {refused}"
+    ended = "was revoked" if done.removed else "ended by itself meanwhile"
+    return f"The lease of {done.resource!r}, token {done.lease.token}, {ended}. {refused}"
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is no number of leases; give an integer of at least 1.")
+    return int(text)
+
+
+def _token(text: str) -> int:
+    try:
+        return check_token(int(text))
+    except (ValueError, FencingError):
+        raise ArgumentTypeError(f"{text!r} is no token; give the number that `fencing leases` shows.") from None
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except (FencingError, ImproperlyConfigured, TypeError, ValueError) as error:
+        raise CommandError(str(error)) from error
+    except ConnectionDoesNotExist as error:
+        raise CommandError(f"--database: {error} Give an alias of DATABASES.") from error
+    except DatabaseError as error:
+        raise CommandError(f"The database refused: {error}. Is it there, and migrated?") from error

@@ -1,0 +1,139 @@
+"""System checks of lease stores: what would make a store forget leases, or be refused, is said before it happens.
+
+``fencing.checks`` registers them; each id is explained in ``docs/checks.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from django.apps import apps
+from django.conf import settings
+from django.core.cache import DEFAULT_CACHE_ALIAS, caches
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections, router
+
+from fencing import conf
+from fencing.backends import LeaseBackend
+from fencing.backends.base import Place
+from fencing.backends.database import DatabaseBackend
+from fencing.backends.redis import RedisBackend
+from fencing.conf import BackendConfig
+from fencing.exceptions import LeaseBackendError
+from fencing.models import FencedModel
+
+# Seconds; below it the heartbeat, which renews every third of a ttl, has no time left for a slow moment.
+SHORTEST = 0.1
+REPLID = re.compile(r"[0-9a-f]{40}")
+
+
+def configured(config: BackendConfig, backend: LeaseBackend) -> Iterator[CheckMessage]:
+    """What the settings alone tell of one alias."""
+    where = f'FENCING["BACKENDS"][{config.alias!r}]'
+    slow = _slowest_call(config) if isinstance(backend, RedisBackend) else 0.0
+    if config.ttl < SHORTEST or config.ttl * 2 / 3 <= slow:
+        why = f"the heartbeat keeps no lease shorter than {SHORTEST} s"
+        if config.ttl >= SHORTEST:
+            why = f"one renewal may take {slow:g} s (SOCKET_TIMEOUT), which leaves no time for a second try"
+        hint = 'Raise "TTL", or lower the SOCKET_TIMEOUT of the cache.'
+        yield Warning(f'{where}["TTL"] is {config.ttl:g} s: {why}.', hint=hint, id="fencing.W012")
+    if isinstance(backend, RedisBackend) and config.cache in settings.CACHES:
+        for reason in _sharing(config.cache):
+            hint = "Give the leases a Redis database of their own: clearing a cache, or its eviction, ends leases."
+            yield Warning(f'{where}["CACHE"] is {config.cache!r}, {reason}.', hint=hint, id="fencing.W011")
+    if isinstance(backend, DatabaseBackend) and (sharing := _fenced_in_sqlite(config)):
+        hint = "Give the leases an SQLite database of their own: a transaction that writes keeps them from its file."
+        message = f"{where} keeps leases in the SQLite database {config.database!r}, which has {sharing}, too."
+        yield Warning(message, hint=hint, id="fencing.W013")
+
+
+def running(config: BackendConfig, backend: LeaseBackend) -> Iterator[CheckMessage]:
+    """What the store itself tells of one alias: whether it answers, is fit to count, and keeps what it has."""
+    try:
+        backend.peek(Place(space="check", partition=0, resource="check"))
+    except LeaseBackendError as error:
+        hint = "Start the lease store, or correct its address; without it no lease is granted and no fenced row is written."
+        yield Error(f"The lease store of {config.alias!r} does not answer: {error}", hint=hint, id="fencing.E011")
+        return
+    if not isinstance(backend, RedisBackend):
+        return
+    replication = _info(config, "replication")
+    refused, replid = replication.get("error", ""), str(replication.get("master_replid", ""))
+    if refused or not REPLID.fullmatch(replid):
+        what = (
+            f"refuses INFO: {refused}"
+            if refused
+            else f"reports the master_replid {replid!r}, not 40 hexadecimal digits"
+        )
+        hint = "Give its user +info, and use a Redis or Valkey that reports its own master_replid; no number is issued else."
+        yield Error(f"The lease store of {config.alias!r} {what}.", hint=hint, id="fencing.E012")
+    memory = _info(config, "memory")
+    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction" and memory.get("maxmemory") not in (0, "0"):
+        message = f"The lease store of {config.alias!r} has the maxmemory-policy {policy!r}, which evicts leases."
+        hint = "Set maxmemory-policy to noeviction, or give the leases a server of their own."
+        yield Warning(message, hint=hint, id="fencing.W010")
+
+
+def _slowest_call(config: BackendConfig) -> float:
+    options = settings.CACHES.get(config.cache, {}).get("OPTIONS", {})
+    timeout = options.get("SOCKET_TIMEOUT") if isinstance(options, Mapping) else None
+    return float(timeout) if isinstance(timeout, (int, float)) else 0.0
+
+
+def _sharing(cache: str) -> Iterator[str]:
+    """Who else uses the Redis database of this cache alias, other aliases of leases apart."""
+    used_by = {
+        DEFAULT_CACHE_ALIAS: "Django's default cache",
+        settings.SESSION_CACHE_ALIAS: "the cache of sessions",
+        settings.CACHE_MIDDLEWARE_ALIAS: "the cache of pages",
+    }
+    if cache in used_by:
+        yield f"which is {used_by[cache]} as well"
+    leases = {conf.backend_config(alias).cache for alias in conf.backend_aliases()}
+    mine = _address(settings.CACHES[cache].get("LOCATION"))
+    for other, entry in settings.CACHES.items():
+        if (
+            other not in leases
+            and "redis" in entry.get("BACKEND", "").lower()
+            and mine == _address(entry.get("LOCATION"))
+        ):
+            yield f"which is in the same Redis database as the cache {other!r}"
+
+
+def _address(location: Any) -> tuple[Any, ...]:
+    """Server and database of a LOCATION, whatever its user, password and options."""
+    first = location[0] if isinstance(location, (list, tuple)) and location else location
+    if not isinstance(first, str):
+        return (first,)
+    try:
+        parts = urlsplit(first)
+        database = parse_qs(parts.query).get("db", [""])[0]
+        if parts.scheme == "unix":
+            return "unix", parts.path, database or "0"
+        return parts.hostname or "localhost", parts.port or 6379, database or parts.path.strip("/") or "0"
+    except ValueError:
+        return (first,)
+
+
+def _fenced_in_sqlite(config: BackendConfig) -> str:
+    """Some fenced model in the SQLite database of the leases, or ""."""
+    if config.database not in settings.DATABASES or connections[config.database].vendor != "sqlite":
+        return ""
+    for model in apps.get_models():
+        if issubclass(model, FencedModel) and router.db_for_write(model) == config.database:
+            return str(model._meta.label)
+    return ""
+
+
+def _info(config: BackendConfig, section: str) -> dict[str, Any]:
+    """A section of INFO, of one node; {"error": …} if it is refused."""
+    try:
+        found = caches[config.cache].client.get_client(write=True).info(section)  # type: ignore[attr-defined]
+    except Exception as error:  # each client has errors of its own, and none of them is imported here
+        return {"error": f"{type(error).__name__}: {error}"}
+    values = list(found.values())
+    return dict(values[0] if values and isinstance(values[0], dict) and "master_replid" not in found else found)
