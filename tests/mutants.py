@@ -61,8 +61,8 @@ MUTANTS = (
     Mutant(
         name="the < of the row fence (steps)",
         file="fencing/writes.py",
-        old="filter(pk=write.pk, last_token__lt=token, **condition)",
-        new="filter(pk=write.pk, **condition)",
+        old="pk=write.pk, last_token__lt=token, **condition",
+        new="pk=write.pk, **condition",
         tests=(SAVE + "test_row_fence_alone_refuses_a_token_that_is_not_higher",),
     ),
     Mutant(
@@ -124,15 +124,15 @@ MUTANTS = (
     Mutant(
         name="the resource's row (many rows)",
         file="fencing/bulkwrites.py",
-        old="    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):\n        raise Refusal(StaleWriteError, lease, tried, f",
-        new="    if False:\n        raise Refusal(StaleWriteError, lease, tried, f",
+        old="    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):\n        raise RefusalError(StaleWriteError, lease, tried, f",
+        new="    if False:\n        raise RefusalError(StaleWriteError, lease, tried, f",
         tests=(MANY + "test_update_by_a_holder_who_was_superseded_on_another_row",),
     ),
     Mutant(
         name="the resource's row (inserts)",
         file="fencing/bulkwrites.py",
-        old="    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):\n        raise Refusal(StaleWriteError, lease, tried, passed",
-        new="    if False:\n        raise Refusal(StaleWriteError, lease, tried, passed",
+        old="    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):\n        raise RefusalError(StaleWriteError, lease, tried, passed",
+        new="    if False:\n        raise RefusalError(StaleWriteError, lease, tried, passed",
         tests=(SAVE + "test_superseded_holder_cannot_bring_a_deleted_row_back",),
     ),
     Mutant(
