@@ -88,6 +88,9 @@ class Machine(RuleBasedStateMachine):
         self.resource = f"crate:{self.warehouse.pk}:{self.code}"
         self.take(False)
         self.create(0)
+        # Three grants, the newest one live: each of the others may wake up at any time.
+        self.take(True)
+        self.take(True)
 
     def teardown(self) -> None:
         self.thread.submit(connections.close_all).result()
@@ -220,6 +223,13 @@ class Machine(RuleBasedStateMachine):
         elif allowed:
             self.newest = max(self.newest, held.token)
 
+    @rule(who=AGO)
+    def begin(self, who: int) -> None:
+        """I4: from now on nothing older lands, though nothing was written."""
+        held = self.holder(who)
+        assert self.begins(held) == (held.token >= self.newest)
+        self.newest = max(self.newest, held.token)
+
     @precondition(lambda self: not self.in_memory)
     @rule(who=AGO, other=AGO, key=KEYS, delta=DELTAS)
     def transact_meanwhile(self, who: int, other: int, key: str, delta: int) -> None:
@@ -231,7 +241,7 @@ class Machine(RuleBasedStateMachine):
         try:
             with held.atomic(key, using=self.alias):
                 self.note_effect(key, delta)
-                overtaken = self.thread.submit(self.begin, meanwhile).result()
+                overtaken = self.thread.submit(self.begins, meanwhile).result()
         except WriteRejectedError:
             assert overtaken
         else:
@@ -255,7 +265,7 @@ class Machine(RuleBasedStateMachine):
             self.copies.append(one)
         return one, row
 
-    def begin(self, held: Lease) -> bool:
+    def begins(self, held: Lease) -> bool:
         try:
             with held.atomic(using=self.alias):
                 return True
