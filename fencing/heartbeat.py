@@ -42,13 +42,16 @@ class Schedule:
         self._changed = threading.Condition()
         self._entries: dict[Hashable, _Entry] = {}
         self._thread: threading.Thread | None = None
+        self._wakes_at = 0.0
 
     def add(self, key: Hashable, job: Job, delay: float) -> None:
         """Call ``job`` in ``delay`` seconds; a job already known under ``key`` stays as it is."""
         with self._changed:
             if key not in self._entries:
-                self._entries[key] = _Entry(monotonic() + delay, job)
-                self._changed.notify()
+                entry = self._entries[key] = _Entry(monotonic() + delay, job)
+                # Most jobs are due long after the thread wakes anyway; waking it for each would cost every lease.
+                if entry.due < self._wakes_at:
+                    self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
@@ -84,12 +87,17 @@ class Schedule:
                     key, entry = min(self._entries.items(), key=lambda item: item[1].due)
                     if entry.due <= now:
                         return key, entry
-                    self._changed.wait(entry.due - now)
+                    self._sleep(entry.due - now)
                 elif now - idle_since >= LINGER:
                     self._thread = None
                     return None
                 else:
-                    self._changed.wait(LINGER)
+                    self._sleep(LINGER)
+
+    def _sleep(self, seconds: float) -> None:
+        self._wakes_at = monotonic() + seconds
+        self._changed.wait(seconds)
+        self._wakes_at = 0.0
 
 
 beats = Schedule("fencing-heartbeat")
