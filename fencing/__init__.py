@@ -30,8 +30,9 @@ from fencing.exceptions import (
     WriteRejectedError,
 )
 from fencing.leases import Lease
+from fencing.leasing import lease
 from fencing.maintenance import unfenced
-from fencing.scope import current_lease, lease
+from fencing.scope import current_lease
 
 __version__ = "0.1.0"
 

@@ -24,7 +24,8 @@ from fencing.exceptions import (
     WriteRejectedError,
 )
 from fencing.leases import Lease
-from fencing.scope import find_lease, lease
+from fencing.leasing import lease
+from fencing.scope import find_lease
 from fencing.taskpolicy import Name, TaskCall, TaskPolicy, make_policy, pause
 from fencing.taskrun import Busy, open_body, own_context, run_atomic, run_plain
 

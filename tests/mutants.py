@@ -266,7 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         name="nothing is left after an interruption",
-        file="fencing/scope.py",
+        file="fencing/acquiring.py",
         old="        _give_back(backend, name, holder)\n        raise",
         new="        raise",
         tests=(LEASES + "test_interruption_after_the_store_answered_leaves_nothing",),
@@ -364,14 +364,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a message that was heard late is no grant",
-        file="fencing/scope.py",
+        file="fencing/acquiring.py",
         old="if granted is not None and monotonic() - asked < ttl / 3:",
         new="if granted is not None:",
         tests=(WAITING + "test_stopped_waiter_costs_the_others_its_ttl_and_no_more",),
     ),
     Mutant(
         name="the time of a handed lease counts from the grant",
-        file="fencing/scope.py",
+        file="fencing/acquiring.py",
         old="asked if answer.remaining is None else asked + answer.remaining - ttl",
         new="asked",
         tests=(WAITING + "test_message_that_is_lost_costs_time_only",),
@@ -399,7 +399,7 @@ MUTANTS = (
     ),
     Mutant(
         name="wait=0 never queues",
-        file="fencing/scope.py",
+        file="fencing/acquiring.py",
         old="            if give_up is not None and give_up <= monotonic():\n                raise _held_error(name, answer)\n",
         new="",
         tests=(WAITING + "test_refused_at_once_never_queues",),

@@ -210,7 +210,8 @@ def threads_waiting() -> int:
 
     return sum(
         any(
-            frame.f_code.co_name == "_wait" and frame.f_code.co_filename.endswith("scope.py") for frame in stack_of(top)
+            frame.f_code.co_name == "_wait" and frame.f_code.co_filename.endswith("acquiring.py")
+            for frame in stack_of(top)
         )
         for top in sys._current_frames().values()
     )

@@ -12,10 +12,11 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
 from fencing import LeaseBackendError, StaleWriteError, history, lease
+from fencing.acquiring import acquire
 from fencing.backends import get_backend
 from fencing.history import collect
 from fencing.models import FencedWrite, TokenGrant
-from fencing.scope import acquire, holding
+from fencing.scope import holding
 from fencing.tokens import place_of
 from inventory_demo.models import Stock
 from tests.concurrency import BOUND, threads, wait_until

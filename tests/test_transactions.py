@@ -17,10 +17,10 @@ from fencing import (
     StaleWriteError,
     lease,
 )
+from fencing.acquiring import acquire
 from fencing.exceptions import FencingError
 from fencing.leases import Lease
 from fencing.models import FencedResource, FencedWrite, Operation
-from fencing.scope import acquire
 from fencing.transactions import FencedTransaction
 from inventory_demo.models import Stock, StockDelta
 from tests.concurrency import BOUND, threads, wait_until, waiting_for_locks

@@ -15,10 +15,10 @@ import pytest
 import redis
 
 from fencing import LeaseHeldError, current_lease, lease
+from fencing.acquiring import acquire
 from fencing.backends import get_backend
 from fencing.backends.base import LiveLease
 from fencing.backends.redis import RedisBackend
-from fencing.scope import acquire
 from fencing.tokens import place_of
 from tests.concurrency import BOUND, threads, wait_until
 from tests.services import PrivateValkey

@@ -28,7 +28,7 @@ from fencing import (
     WriteRejectedError,
     current_lease,
     lease,
-    scope,
+    leasing,
 )
 from fencing.celery import fenced_task, leased_task
 from fencing.models import Operation
@@ -178,7 +178,7 @@ def test_interrupted_release_is_made_up_for(article: Article, monkeypatch: pytes
     def interrupted(held: Lease) -> None:
         raise SoftTimeLimitExceeded
 
-    monkeypatch.setattr(scope, "_leave", interrupted)
+    monkeypatch.setattr(leasing, "_leave", interrupted)
     with pytest.raises(SoftTimeLimitExceeded):
         tasks.retrying(article.sku)
     assert article.is_free()

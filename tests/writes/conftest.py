@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fencing import Lease, lease
+from fencing.acquiring import acquire
 from fencing.models import FencedWrite
-from fencing.scope import acquire
 
 
 @pytest.fixture(params=["default", "lite"])

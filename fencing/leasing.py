@@ -1,0 +1,269 @@
+"""``lease()``: a context manager and a decorator, for threads and for coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from datetime import timedelta
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from asgiref.sync import sync_to_async
+
+from fencing import conf, history, signals
+from fencing.acquiring import acquire
+from fencing.asynchronous import Acquisition
+from fencing.connections import open_transactions
+from fencing.exceptions import LeaseHeldError, LeaseInsideTransactionError, ResourceMismatchError
+from fencing.leases import Lease
+from fencing.naming import check_resource, resource_of_call
+from fencing.scope import find_lease, hold, let_go
+
+if TYPE_CHECKING:
+    from fencing.models import FencedModel
+
+P = ParamSpec("P")
+R = TypeVar("R")
+L = TypeVar("L", Lease, tuple[Lease, ...])
+
+
+class Leasing(Generic[L]):
+    """What :func:`lease` returns: a context manager and a decorator. Each entry is a grant of its own."""
+
+    def __init__(
+        self, resource: Any, *, ttl: float, wait: float | None, renew: bool, using: str, allow_in_transaction: bool
+    ) -> None:
+        self._resource = resource
+        self._ttl = ttl
+        self._wait = wait
+        self._renew = renew
+        self._using = using
+        self._allow_in_transaction = allow_in_transaction
+        self._entered: list[ExitStack] = []
+        self._entered_async: list[AsyncExitStack] = []
+
+    def __enter__(self) -> L:
+        names, give_up = self._names(), self._give_up()
+        with ExitStack() as stack:
+            taken = {name: self._take(name, give_up, stack) for name in sorted(set(names))}
+            self._entered.append(stack.pop_all())
+        return self._yielded(names, taken)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.pop().close()
+
+    async def __aenter__(self) -> L:
+        names, give_up = self._names(), self._give_up()
+        async with AsyncExitStack() as stack:
+            taken = {name: await self._take_async(name, give_up, stack) for name in sorted(set(names))}
+            self._entered_async.append(stack.pop_all())
+        return self._yielded(names, taken)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._entered_async.pop().aclose()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def under_lease_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                async with self._for_call(function, args, kwargs):
+                    return await function(*args, **kwargs)
+
+            return under_lease_async  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def under_lease(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self._for_call(function, args, kwargs):
+                return function(*args, **kwargs)
+
+        return under_lease
+
+    def _names(self) -> list[str]:
+        """The resources' names in the order in which they were given."""
+        many = isinstance(self._resource, (list, tuple))
+        names = [name_of(one, self._using) for one in (self._resource if many else [self._resource])]
+        if not names:
+            raise ValueError("lease() was given an empty list; it needs at least one resource.")
+        return names
+
+    def _give_up(self) -> float | None:
+        return None if self._wait is None else monotonic() + self._wait
+
+    def _yielded(self, names: list[str], taken: dict[str, Lease]) -> L:
+        if isinstance(self._resource, (list, tuple)):
+            return tuple(taken[name] for name in names)  # type: ignore[return-value]
+        return taken[names[0]]  # type: ignore[return-value]
+
+    def _for_call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Leasing[L]:
+        """The same with the resource named by the arguments of this call."""
+
+        def named(resource: Any) -> Any:
+            is_template = isinstance(resource, str) or callable(resource)
+            return resource_of_call(resource, function, args, kwargs) if is_template else resource
+
+        many = isinstance(self._resource, (list, tuple))
+        resource = [named(one) for one in self._resource] if many else named(self._resource)
+        return Leasing(
+            resource,
+            ttl=self._ttl,
+            wait=self._wait,
+            renew=self._renew,
+            using=self._using,
+            allow_in_transaction=self._allow_in_transaction,
+        )
+
+    def _take(self, name: str, give_up: float | None, stack: ExitStack) -> Lease:
+        """The lease of ``name``: the one that this context holds already, or a new grant that ``stack`` ends."""
+        if (held := find_lease(name, self._using)) is not None:
+            return held
+        held = self._acquire(name, give_up)
+        stack.callback(_leave, held)
+        return self._hold(held)
+
+    async def _take_async(self, name: str, give_up: float | None, stack: AsyncExitStack) -> Lease:
+        """The same for a coroutine: at once in Django's thread, and waiting, if need be, in another one."""
+        if (held := find_lease(name, self._using)) is not None:
+            return held
+        try:
+            held = await Acquisition(partial(self._acquire, name, 0.0)).in_djangos_thread()
+        except LeaseHeldError:
+            if self._wait == 0:
+                raise
+            held = await Acquisition(partial(self._acquire, name, give_up)).in_own_thread()
+        stack.push_async_callback(_leave_async, held)
+        return self._hold(held)
+
+    def _acquire(self, name: str, give_up: float | None, abandoned: Callable[[], bool] | None = None) -> Lease:
+        if not self._allow_in_transaction and (aliases := open_transactions()):
+            raise LeaseInsideTransactionError(name, f"a transaction is open on {', '.join(map(repr, aliases))}")
+        return acquire(
+            name,
+            ttl=self._ttl,
+            give_up=give_up,
+            using=self._using,
+            allow_in_transaction=self._allow_in_transaction,
+            abandoned=abandoned,
+        )
+
+    def _hold(self, held: Lease) -> Lease:
+        """Count a new grant among those of this context, and tell of it."""
+        hold(held)
+        if self._renew:
+            held.start_renewing()
+        history.collect_soon(self._using)
+        signals.announce(signals.lease_granted, Lease, lease=held)
+        return held
+
+
+def _leave(lease: Lease) -> None:
+    """End a grant: out of the context first, so that nothing is written under a lease that is being released."""
+    let_go(lease)
+    _end(lease)
+
+
+async def _leave_async(lease: Lease) -> None:
+    """The same for a coroutine; one that is being cancelled gives its lease back all the same."""
+    let_go(lease)
+    await asyncio.shield(sync_to_async(_end, thread_sensitive=True)(lease))
+
+
+def _end(lease: Lease) -> None:
+    lease.release()
+    history.write_all_waiting()
+
+
+def name_of(resource: Any, using: str) -> str:
+    """The name of a resource given as a string or as an instance of a fenced model."""
+    name = getattr(resource, "fence_name", None)
+    if name is None or isinstance(resource, type):
+        return check_resource(resource)
+    if resource.fence_using != using:
+        raise ResourceMismatchError(
+            f"backend {using}", name(), f"{type(resource).__name__}.fence_using is {resource.fence_using!r}"
+        )
+    return check_resource(name())
+
+
+@overload
+def lease(  # type: ignore[overload-overlap]  # a str is a sequence of str, too
+    resource: str | FencedModel | Callable[..., str],
+    *,
+    ttl: float | timedelta | None = None,
+    wait: float | timedelta | None = 0,
+    renew: bool = True,
+    using: str = conf.DEFAULT_ALIAS,
+    allow_in_transaction: bool = False,
+) -> Leasing[Lease]: ...
+
+
+@overload
+def lease(
+    resource: Sequence[str | FencedModel],
+    *,
+    ttl: float | timedelta | None = None,
+    wait: float | timedelta | None = 0,
+    renew: bool = True,
+    using: str = conf.DEFAULT_ALIAS,
+    allow_in_transaction: bool = False,
+) -> Leasing[tuple[Lease, ...]]: ...
+
+
+def lease(
+    resource: Any,
+    *,
+    ttl: float | timedelta | None = None,
+    wait: float | timedelta | None = 0,
+    renew: bool = True,
+    using: str = conf.DEFAULT_ALIAS,
+    allow_in_transaction: bool = False,
+) -> Leasing[Any]:
+    """Take the lease of a resource: ``with lease("stock:42") as held:``, or ``@lease("stock:{sku}")`` on a function.
+
+    A nested ``lease()`` of the same resource in the same context re-enters: the same token, and the inner exit
+    releases nothing. The exit never raises because the lease was lost meanwhile: committed work must not look failed.
+
+    Args:
+        resource: a name of up to 200 characters, a fenced model instance, or a list of them (taken in the order of
+            their names, all or none; a tuple of leases is what ``with`` yields). As a decorator a name may hold
+            arguments of the function in braces.
+        ttl: seconds that the lease lives without renewal, finite and above 0; default: the backend's TTL.
+        wait: seconds to wait for somebody else's lease; 0 refuses at once, None waits for ever.
+        renew: whether the heartbeat renews the lease every third of its ttl.
+        using: alias in ``FENCING["BACKENDS"]``.
+        allow_in_transaction: take it although a transaction is open; use ``lease.atomic()`` inside.
+
+    Raises:
+        TypeError, ValueError: a ttl, wait or resource that cannot be.
+
+    Raises (on entry):
+        LeaseHeldError: somebody else holds it.
+        LeaseInsideTransactionError: a transaction is open: the lease would end before its commit.
+        LeaseBackendError: the store did not answer. It may have granted a lease that then ends by itself.
+    """
+    if isinstance(resource, str) or not isinstance(resource, Iterable):
+        _check_shape(resource)
+    config = conf.backend_config(using)
+    return Leasing(
+        resource,
+        ttl=config.ttl if ttl is None else conf.seconds(ttl, "ttl"),
+        wait=None if wait is None else conf.patience(wait, "wait"),
+        renew=renew,
+        using=using,
+        allow_in_transaction=allow_in_transaction,
+    )
+
+
+def _check_shape(resource: Any) -> None:
+    """Refuse at once what can never name a resource; templates are filled and checked at each call."""
+    if not (callable(resource) or hasattr(resource, "fence_name")):
+        check_resource(resource)
