@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from django.db import DataError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
@@ -16,8 +19,12 @@ if TYPE_CHECKING:
 
 
 def take_key(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: str, digest: str, result: str) -> bool:
-    """Insert the key with its result into the open transaction; False if a concurrent duplicate was first."""
-    with connection.cursor() as cursor:
+    """Insert the key with its result into the open transaction; False if a concurrent duplicate was first.
+
+    Raises:
+        TypeError: the database's JSON cannot hold the result: PostgreSQL's knows neither NUL nor half a surrogate pair.
+    """
+    with connection.cursor() as cursor, _as_type_error(result):
         cursor.execute(
             f"INSERT INTO {quoted('Operation')} "
             "(namespace, resource, task, key, digest, token, result, applied_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) "
@@ -28,6 +35,14 @@ def take_key(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: s
             ],
         )  # fmt: skip
         return cursor.fetchone() is not None
+
+
+@contextmanager
+def _as_type_error(result: str) -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        raise TypeError(f"The database cannot hold the result {result[:200]}: {error}.") from error
 
 
 def recorded(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: str) -> tuple[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import Any
 
 import pytest
@@ -117,6 +118,17 @@ def test_tasks_have_keys_of_their_own_and_other_arguments_are_no_duplicate(stock
     assert quantity() == 8
 
 
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 2**70, 1.5, 1e22, 1e-9, "", "\\u0000", "é😀", [], {}, (1, (2,)), {1: 2}, {"b": 1, "aa": [None]}],
+    ids=repr,
+)
+def test_first_caller_and_duplicate_get_the_same_result(value: Any) -> None:
+    held = grant()
+    first = held.once("order-7", lambda: value)
+    assert held.once("order-7", lambda: "another") == first == json.loads(json.dumps(value))
+
+
 def test_failed_body_leaves_neither_effect_nor_key(stock: Stock) -> None:
     held = grant()
     with pytest.raises(ZeroDivisionError), held.atomic(operation="order-7"):
@@ -128,7 +140,9 @@ def test_failed_body_leaves_neither_effect_nor_key(stock: Stock) -> None:
     assert quantity() == 7
 
 
-@pytest.mark.parametrize("result", [object(), float("nan"), {1, 2}, b"x"])
+@pytest.mark.parametrize(
+    "result", [object(), float("nan"), {1, 2}, b"x", "a\0b", {"a\0": 1}, "\ud800"], ids=lambda result: ascii(result)[:8]
+)
 def test_result_that_json_cannot_hold(stock: Stock, result: Any) -> None:
     held = grant()
     with pytest.raises(TypeError), held.atomic(operation="order-7") as once:
