@@ -121,7 +121,7 @@ def admit(
         RefusalError: one of the rows is stale, or is not the one that was read, or a newer holder came first.
     """
     told = attempt(lease, fence, rows[0].pk, lease.newest_token, action=action, seen=rows[0].seen)
-    token = numbered(connection, told, lease.unused_number)
+    token = numbered(lease, connection, told, lease.unused_number)
     stale = [row for row in rows if row.seen >= token]
     moved = [row for row in rows if pins is not None and pins[row.pk] != row.seen]
     first = (stale or moved or list(rows))[0]
@@ -245,7 +245,8 @@ def admit_insert(
     """
     bound_idling(connection, lease)
     tried = attempt(lease, fence, pk, lease.newest_token, action="insert", seen=None)
-    token = numbered(connection, tried, lease.unused_number if over else partial(lease.number_above, 0))
+    take = lease.unused_number if over else partial(lease.number_above, 0)
+    token = numbered(lease, connection, tried, take)
     if not pass_resource(connection, lease, begun=has_begun(connection, lease)):
         raise RefusalError(StaleWriteError, lease, tried, passed=False)
     return token

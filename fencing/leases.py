@@ -58,7 +58,7 @@ class Lease:
         self.database = backend.config.database
         self.allow_in_transaction = allow_in_transaction
         self.accepted = 0
-        self.refused: dict[object, WriteRejectedError] = {}
+        self.refused: dict[object, WriteRejectedError | LeaseLostError] = {}
         self._backend = backend
         self._place = place
         self._pid = os.getpid()

@@ -61,12 +61,12 @@ class FencedTransaction:
         self._begins = 0
         self._applied: AlreadyAppliedError | None = None
         self._joined = False
-        self._earlier: frozenset[int] = frozenset()
+        self._earlier: tuple[Exception, ...] = ()
         self._atomic: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> FencedTransaction:
         self.lease.ensure_mine()
-        self._earlier = frozenset(map(id, self.lease.refused.values()))
+        self._earlier = tuple(self.lease.refused.values())
         connection = connections[self._using]
         outer = fenced_transaction(connection, self.lease)
         if outer is not None:
@@ -172,7 +172,7 @@ class FencedTransaction:
     def _raise_swallowed(self) -> None:
         """A refusal that the body caught and did not mend is still a refusal of the whole."""
         for refusal in self.lease.refused.values():
-            if id(refusal) not in self._earlier:
+            if not any(refusal is one for one in self._earlier):
                 raise refusal
 
     def _after_rollback(self, connection: BaseDatabaseWrapper, refusal: BaseException) -> BaseException:

@@ -102,7 +102,7 @@ def update_row(lease: Lease, using: str, write: RowWrite) -> tuple[int, Verdict]
     floor = write.pin or 0
     while True:
         tried = attempt_of(lease, write, lease.newest_token, write.pin)
-        token = numbered(connection, tried, partial(lease.number_above, floor))
+        token = numbered(lease, connection, tried, partial(lease.number_above, floor))
         verdict = send(connection, lease, write, token)
         if verdict.accepted:
             settle(lease, write.fence, write.pk)
@@ -125,12 +125,13 @@ def judge(verdict: Verdict, token: int, *, own: bool) -> type[WriteRejectedError
     return StaleReadError
 
 
-def numbered(connection: BaseDatabaseWrapper, tried: Attempt, take: Callable[[], int]) -> int:
-    """The number that ``take`` gives; that the lease has none left is recorded before it is raised."""
+def numbered(lease: Lease, connection: BaseDatabaseWrapper, tried: Attempt, take: Callable[[], int]) -> int:
+    """The number that ``take`` gives; that the lease has none left is recorded and remembered before it is raised."""
     try:
         return take()
-    except LeaseLostError:
+    except LeaseLostError as error:
         history.record_refusal(connection, dataclasses.replace(tried, outcome="lost"))
+        lease.refused[f"{tried.model} {tried.object_pk}"] = error
         raise
 
 

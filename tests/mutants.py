@@ -44,6 +44,7 @@ class Mutant:
 
 SAVE = "tests/writes/test_save.py::"
 MANY = "tests/writes/test_many_rows.py::"
+PATHS = "tests/writes/test_odd_paths.py::"
 TRANSACTIONS = "tests/test_transactions.py::"
 LEASES = "tests/test_leases.py::"
 REIGNS = "tests/backends/test_reigns.py"
@@ -183,9 +184,16 @@ MUTANTS = (
     Mutant(
         name="swallowed refusals are raised at the end",
         file="fencing/transactions.py",
-        old="            if id(refusal) not in self._earlier:\n",
+        old="            if not any(refusal is one for one in self._earlier):\n",
         new="            if False:\n",
         tests=(TRANSACTIONS + "test_swallowed_refusal_is_raised_at_the_end",),
+    ),
+    Mutant(
+        name="a swallowed loss is raised at the end",
+        file="fencing/writes.py",
+        old='        lease.refused[f"{tried.model} {tried.object_pk}"] = error\n',
+        new="",
+        tests=(PATHS + "test_lost_number_that_the_body_swallows",),
     ),
     Mutant(
         name="the idling bound with the first lock",
