@@ -81,7 +81,8 @@ def lock_rows(connection: BaseDatabaseWrapper, fence: ModelFence, matched: Any) 
     """Lock the rows whose keys are in ``matched`` (a list, or a queryset of keys), in the order of their keys."""
     rows = plain(fence.owner, connection.alias).filter(pk__in=matched).order_by("pk").select_for_update(no_key=True)
     wanted = tuple(dict.fromkeys(("pk", "last_token", *fence.attributes)))
-    return [LockedRow(row["pk"], row["last_token"], fence.name(row)) for row in rows.values(*wanted)]
+    name = fence.name if lifted(connection) is None else fence.name_on_record
+    return [LockedRow(row["pk"], row["last_token"], name(row)) for row in rows.values(*wanted)]
 
 
 def leases_for(fence: ModelFence, rows: Sequence[LockedRow], what: str) -> list[tuple[Lease, list[LockedRow]]]:
@@ -153,10 +154,28 @@ def update_rows(queryset: QuerySet[Any], values: Mapping[str, Any], pins: dict[A
         token = admit(connection, fence, lease, group, "update", pins)
         keys = [row.pk for row in group]
         count += _plain_update(queryset.filter(pk__in=keys, last_token__lt=token), {**values, "last_token": token})
+        if _touches_name(fence, values):
+            _ensure_resource_kept(connection, fence, group)
         _record(connection, fence, lease, group, token, "update")
         if pins is not None:
             pins.update(dict.fromkeys(keys, token))
     return count
+
+
+def _touches_name(fence: ModelFence, values: Mapping[str, Any]) -> bool:
+    """Whether an ``update()`` writes a field that a resource's name is made of."""
+    meta = fence.owner._meta
+    names = {name for one in fence.attributes for name in (one, meta.get_field(one).name)}
+    return not names.isdisjoint(values) or "pk" in values
+
+
+def _ensure_resource_kept(connection: BaseDatabaseWrapper, fence: ModelFence, rows: Sequence[LockedRow]) -> None:
+    """Undo an update that moved a row to another resource; looked at afterwards, because it may be an expression."""
+    now = {row.pk: row.resource for row in lock_rows(connection, fence, [row.pk for row in rows])}
+    moved = [row for row in rows if now.get(row.pk) != row.resource]
+    if moved:
+        detail = f"{len(moved)} of {len(rows)} matched rows would move"
+        raise ResourceMismatchError(moved[0].resource, now.get(moved[0].pk, "another"), detail)
 
 
 def ensure_all_there(queryset: QuerySet[Any], pins: Mapping[Any, int]) -> None:

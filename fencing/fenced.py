@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from fencing import bulkwrites, history, writes
 from fencing.conf import DEFAULT_ALIAS
 from fencing.exceptions import LeaseRequiredError, ResourceMismatchError
-from fencing.expressions import compares
+from fencing.expressions import Values, compares
 from fencing.fields import TokenField
 from fencing.guards import FenceGuard, lifted
 from fencing.leases import Lease
@@ -78,13 +78,25 @@ class FencedModel(models.Model):
     ) -> None:
         """Django's; a refusal leaves the caller's transaction usable, because nothing of the write is in it."""
         alias = using or router.db_for_write(type(self), instance=self)
-        tables = transaction.atomic(using=alias) if self._meta.parents else nullcontext()
+        tables = self._fence_tables(alias) if self._meta.parents else nullcontext()
         with keeps_transaction(connections[alias]), tables:
             super().save_base(
                 raw=raw, force_insert=force_insert, force_update=force_update, using=alias, update_fields=update_fields
             )
 
     save_base.alters_data = True  # type: ignore[attr-defined]
+
+    @contextmanager
+    def _fence_tables(self, alias: str) -> Iterator[None]:
+        """All of a model's tables in one transaction; when it is undone, the instance forgets it, too."""
+        before = {name: value for name, value in self.__dict__.items() if hasattr(value, "resolve_expression")}
+        before |= {"_fence_pin": self._fence_pin, "_fence_loaded": self._fence_loaded, "last_token": self.last_token}
+        try:
+            with transaction.atomic(using=alias):
+                yield
+        except BaseException:
+            self.__dict__.update(before)
+            raise
 
     def delete(
         self, using: str | None = None, keep_parents: bool = False, *, lease: Lease | None = None
@@ -116,6 +128,9 @@ class FencedModel(models.Model):
         from_queryset: models.QuerySet[Self] | None = None,
     ) -> None:
         """Django's; a partial refresh of a row that has moved leaves an instance that may write expressions only."""
+        if from_queryset is None:
+            # Not through a manager: the model's own may hide the row.
+            from_queryset = FencedQuerySet(type(self), using=using, hints={"instance": self})
         if fields is None:
             super().refresh_from_db(using, None, from_queryset)
             self._fence_remember()
@@ -137,9 +152,11 @@ class FencedModel(models.Model):
         self, base_qs: Any, using: str, pk_val: Any, values: Any, update_fields: Any, forced_update: bool, *more: Any
     ) -> Any:
         """Django's hook for the UPDATE of one table; Django 6 passes the fields to return and wants rows."""
-        if not owns_token(base_qs.model):
-            return super()._do_update(base_qs, using, pk_val, values, update_fields, forced_update, *more)
         fence, connection = fence_of(type(self)), connections[using]
+        if not owns_token(base_qs.model):
+            if lifted(connection) is None:
+                self._fence_keep_resource(fence, values)
+            return super()._do_update(base_qs, using, pk_val, values, update_fields, forced_update, *more)
         unread = self._fence_is_unread(fence)
         values = [one for one in values if one[0].attname != "last_token"]
         write = RowWrite(
@@ -151,18 +168,18 @@ class FencedModel(models.Model):
             returning=more[0] if more else (),
         )
         if (number := lifted(connection)) is not None:
-            rows = writes.update_unfenced(self, number, connection, write)
+            rows = writes.update_unfenced(self._fence_name_on_record(fence), number, connection, write)
             if rows:
                 self._fence_accept(number)
             return in_djangos_terms(rows, more)
-        if unread and not writes.plain(fence.owner, using).filter(pk=pk_val).exists():
+        if unread and not self._fence_finds_row(fence, using, write):
             return in_djangos_terms(False, more)
-        self._fence_keep_resource(fence, write)
+        self._fence_keep_resource(fence, values)
         lease = require_lease(self.fence_name(), fence.using, f"saving {fence.label} {pk_val}")
         token, verdict = writes.update_row(lease, using, write)
         self._fence_accept(token, moved=write.compares or verdict.seen == write.pin)
         if not more:
-            self._fence_forget_expressions(values)
+            self._fence_forget_expressions(field.attname for field, _model, _value in values)
         return in_djangos_terms(verdict.rows, more)
 
     def _do_insert(self, manager: Any, using: str, fields: Any, returning_fields: Any, raw: bool) -> Any:
@@ -184,23 +201,23 @@ class FencedModel(models.Model):
             except BaseException:
                 self.last_token = before
                 raise
-            key = self._fence_inserted_key(fence, rows, returning_fields)
+            inserted = self._fence_inserted(fence, rows, returning_fields)
+            key = key_in(fence, inserted)
             if lease:
                 lease.accepted += 1
                 history.record(
                     connection, [writes.attempt(lease, fence, key, self.last_token, action="insert", seen=None)]
                 )
-        self._fence_pin = self.last_token
-        self._fence_loaded = {**self._fence_now(fence), fence.key: key}
+        self._fence_pin, self._fence_loaded = self.last_token, inserted
         if number is not None:
-            writes.record_unfenced(connection, fence, [(key, self.fence_name())], number, "insert")
+            writes.record_unfenced(connection, fence, [(key, self._fence_name_on_record(fence))], number, "insert")
         return rows
 
-    def _fence_inserted_key(self, fence: ModelFence, rows: Any, returning_fields: Any) -> Any:
-        """The new row's key: what was preset, or what the database returned for it."""
-        key = getattr(self, fence.key)
-        names = [field.attname for field in returning_fields]
-        return rows[0][names.index(fence.key)] if key is None and rows and fence.key in names else key
+    def _fence_inserted(self, fence: ModelFence, rows: Any, returning_fields: Any) -> dict[str, Any]:
+        """The new row's values of key and name: what was preset, or what the database returned for it."""
+        returned = zip((field.attname for field in returning_fields), rows[0] if rows else (), strict=False)
+        wanted = (*fence.attributes, *fence.keys)
+        return fence.present(self, wanted) | {name: value for name, value in returned if name in wanted}
 
     def _fence_lease_to_create(self, fence: ModelFence) -> Lease | None:
         """The held lease of the new row's resource; None while its name, made of a key to come, is unknown."""
@@ -224,14 +241,25 @@ class FencedModel(models.Model):
         with holding(lease):
             yield
 
-    def _fence_keep_resource(self, fence: ModelFence, write: RowWrite) -> None:
+    def _fence_finds_row(self, fence: ModelFence, using: str, write: RowWrite) -> bool:
+        """Whether there is a row for an instance that did not read it; it must be of the resource that is claimed."""
+        row = writes.plain(fence.owner, using).filter(pk=write.pk).values("pk", *fence.attributes).first()
+        # Values are refused anyway, because nothing was read that they could be compared with.
+        if row is not None and not write.compares and fence.name(row) != self.fence_name():
+            raise ResourceMismatchError(self.fence_name(), fence.name(row), f"{fence.label} {write.pk} was not read")
+        return row is not None
+
+    def _fence_keep_resource(self, fence: ModelFence, values: Values) -> None:
         """Refuse a write that would move the row to another resource."""
         if self._fence_is_unread(fence):
             return
         then = self._fence_then(fence)
-        for field, _model, value in write.values:
+        for field, _model, value in values:
             attribute = field.attname
-            if attribute in fence.attributes and value != then[attribute]:
+            if attribute not in fence.attributes:
+                continue
+            value = value if hasattr(value, "resolve_expression") else field.to_python(value)
+            if value != then[attribute]:
                 detail = f"{attribute} is {then[attribute]!r} in the row and {value!r} in the instance"
                 raise ResourceMismatchError(fence.name(then), "another", detail)
 
@@ -239,16 +267,21 @@ class FencedModel(models.Model):
         """Whether this instance is not the row that it came from, so that nothing is known of the row it names."""
         if self._state.adding or self._fence_loaded is None:
             return True
-        return bool(self._fence_loaded.get(fence.key) != getattr(self, fence.key))
+        present = fence.present(self, fence.keys)
+        return any(self._fence_loaded.get(one) != present.get(one) for one in fence.keys)
 
     def _fence_now(self, fence: ModelFence) -> dict[str, Any]:
-        return {attribute: getattr(self, attribute) for attribute in fence.attributes}
+        return dict.fromkeys(fence.attributes) | fence.present(self, fence.attributes)
+
+    def _fence_name_on_record(self, fence: ModelFence) -> str:
+        unread = self._fence_is_unread(fence)
+        return fence.name_on_record(self._fence_now(fence) if unread else self._fence_then(fence))
 
     def _fence_then(self, fence: ModelFence) -> dict[str, Any]:
         """The values of the name as they were read; those that were not read are read now."""
         loaded = self._fence_loaded or {}
         if missing := [one for one in fence.attributes if one not in loaded]:
-            rows = writes.plain(fence.owner, self._state.db or DEFAULT_DB_ALIAS).filter(pk=loaded[fence.key])
+            rows = writes.plain(fence.owner, self._state.db or DEFAULT_DB_ALIAS).filter(pk=key_in(fence, loaded))
             loaded.update(rows.values(*missing).first() or {})
         return {attribute: loaded.get(attribute) for attribute in fence.attributes}
 
@@ -257,7 +290,7 @@ class FencedModel(models.Model):
         fence = fence_of(type(self))
         self._fence_pin = self.__dict__.get("last_token")
         loaded = self.__dict__
-        self._fence_loaded = {one: loaded[one] for one in (*fence.attributes, fence.key) if one in loaded}
+        self._fence_loaded = {one: loaded[one] for one in (*fence.attributes, *fence.keys) if one in loaded}
 
     def _fence_accept(self, token: int, *, moved: bool = True) -> None:
         """Follow a write that the database accepted; ``moved``: the row's other values are still the ones read."""
@@ -266,13 +299,20 @@ class FencedModel(models.Model):
         if moved:
             self._fence_pin = token
         if self._fence_loaded is None or self._fence_is_unread(fence):
-            self._fence_loaded = {**self._fence_now(fence), fence.key: getattr(self, fence.key)}
+            self._fence_loaded = fence.present(self, (*fence.attributes, *fence.keys))
 
-    def _fence_forget_expressions(self, values: Any) -> None:
-        """Django 5.2 leaves a written expression on the instance, where the next save would apply it again."""
-        for field, _model, value in values:
-            if hasattr(value, "resolve_expression"):
-                self.__dict__.pop(field.attname, None)
+    def _fence_forget_expressions(self, names: Iterable[str]) -> None:
+        """Django leaves a written expression on the instance, where the next save would apply it again."""
+        for name in names:
+            attribute = self._meta.get_field(name).attname  # type: ignore[union-attr]
+            if hasattr(self.__dict__.get(attribute), "resolve_expression"):
+                del self.__dict__[attribute]
+
+
+def key_in(fence: ModelFence, values: Mapping[str, Any]) -> Any:
+    """The primary key among attribute values, as Django writes it: a tuple if it has several columns."""
+    keys = tuple(values.get(one) for one in fence.keys)
+    return keys if len(keys) > 1 else keys[0]
 
 
 def in_djangos_terms(rows: Any, more: tuple[Any, ...]) -> Any:

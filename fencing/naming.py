@@ -125,9 +125,9 @@ class ModelFence:
         return tuple(attribute for _placeholder, attribute in self.fields)
 
     @property
-    def key(self) -> str:
-        """The attribute that holds the row's primary key."""
-        return self.owner._meta.pk.attname
+    def keys(self) -> tuple[str, ...]:
+        """The attributes that hold the row's primary key."""
+        return tuple(field.attname for field in self.owner._meta.pk_fields)
 
     @property
     def label(self) -> str:
@@ -137,6 +137,25 @@ class ModelFence:
     def name(self, values: Mapping[str, object]) -> str:
         """The resource of a row with these attribute values."""
         return render(self.template, {placeholder: values[attribute] for placeholder, attribute in self.fields})
+
+    def name_on_record(self, values: Mapping[str, object]) -> str:
+        """The same for the history, "" if there is none: to mend such a row is what the fence is lifted for."""
+        try:
+            return self.name(values)
+        except (TypeError, ValueError):
+            return ""
+
+    def present(self, instance: Model, attributes: tuple[str, ...]) -> dict[str, Any]:
+        """What an instance holds now, as the database will give it back: a UUID that was set as text is one.
+
+        A value that the database works out is not known yet, and left out.
+        """
+        values = {one: getattr(instance, one) for one in attributes}
+        return {
+            one: self.owner._meta.get_field(one).to_python(value)  # type: ignore[union-attr]
+            for one, value in values.items()
+            if not hasattr(value, "resolve_expression")
+        }
 
 
 _fences: dict[type[Any], ModelFence] = {}
@@ -177,7 +196,7 @@ def owns_token(model: type[Model]) -> bool:
 
 
 def name_of_new(instance: Model) -> str:
-    """The resource of an instance that is to be created; "" while its key, and so its name, is unknown."""
+    """The resource of an instance that is to be created; "" while what the name is made of is unknown."""
     fence = fence_of(type(instance))
-    values = {attribute: getattr(instance, attribute) for attribute in fence.attributes}
-    return "" if None in values.values() else fence.name(values)
+    values = fence.present(instance, fence.attributes)
+    return "" if len(values) < len(fence.attributes) or None in values.values() else fence.name(values)

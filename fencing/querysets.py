@@ -47,7 +47,7 @@ class FencedQuerySet(models.QuerySet[M]):
 
     def _never_deferred(self) -> tuple[str, ...]:
         fence = fence_of(self.model)
-        return ("last_token", *(fence.owner._meta.get_field(one).name for one in fence.attributes))
+        return ("last_token", *(fence.owner._meta.get_field(one).name for one in (*fence.attributes, *fence.keys)))
 
     def update(self, **kwargs: Any) -> int:
         """Update the matched rows under their leases: all of them, or none.
@@ -107,7 +107,8 @@ class FencedQuerySet(models.QuerySet[M]):
         connection = self._write_connection()
         with fenced_steps(connection):
             keys = [row.pk for row in bulkwrites.lock_rows(connection, fence_of(self.model), self._keys())]
-            matched = self.model._base_manager.using(connection.alias).filter(pk__in=keys)
+            # Not through a manager: it may hide rows that this queryset has matched.
+            matched: FencedQuerySet[M] = FencedQuerySet(self.model, using=connection.alias).filter(pk__in=keys)
             result = bulkwrites.delete_rows(connection, matched, self)
         self._result_cache = None
         return result
@@ -191,8 +192,9 @@ class FencedQuerySet(models.QuerySet[M]):
         for obj in objs:
             obj.last_token = number  # type: ignore[attr-defined]
         created = super().bulk_create(objs, **options)
-        named = [(obj.pk, name_of_new(obj)) for obj in created]
-        record_unfenced(self._write_connection(), fence_of(self.model), named, number, "insert")
+        fence = fence_of(self.model)
+        named = [(obj.pk, obj._fence_name_on_record(fence)) for obj in created]  # type: ignore[attr-defined]
+        record_unfenced(self._write_connection(), fence, named, number, "insert")
         return created
 
     def _ensure_conflicts_share_resource(self, unique_fields: Collection[str]) -> None:

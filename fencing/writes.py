@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -46,9 +46,6 @@ from fencing.resources import (
 )
 from fencing.tables import quoted
 from fencing.transactions import fenced_transaction
-
-if TYPE_CHECKING:
-    from fencing.models import FencedModel
 
 OUTCOMES: dict[type[WriteRejectedError], str] = {
     StaleWriteError: "stale",
@@ -137,7 +134,8 @@ def numbered(lease: Lease, connection: BaseDatabaseWrapper, tried: Attempt, take
 
 def send(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
     """One statement where that can be, steps in one transaction where Django must build the UPDATE."""
-    if connection.vendor == "postgresql" and not write.returning:
+    one_column = len(write.fence.keys) == 1
+    if connection.vendor == "postgresql" and one_column and not write.returning:
         return send_statement(connection, lease, write, token)
     return send_steps(connection, lease, write, token)
 
@@ -324,14 +322,14 @@ def settle(lease: Lease, fence: ModelFence, pk: Any) -> None:
     lease.refused.pop(f"{fence.label} {pk}", None)
 
 
-def update_unfenced(instance: FencedModel, number: int, connection: BaseDatabaseWrapper, write: RowWrite) -> Any:
-    """Write a row with the fence lifted, carrying the number, so that a holder who read before notices."""
+def update_unfenced(resource: str, number: int, connection: BaseDatabaseWrapper, write: RowWrite) -> Any:
+    """Write a row of ``resource`` with the fence lifted, carrying the number, so that a holder who read before notices."""
     column = write.fence.owner._meta.get_field("last_token")
     values = [*write.values, (column, None, Greatest(F("last_token"), Value(number)))]
     more = (list(write.returning),) if write.returning else ()
     rows = plain(write.fence.owner, connection.alias).filter(pk=write.pk)._update(values, *more)  # type: ignore[attr-defined]
     if rows:
-        record_unfenced(connection, write.fence, [(write.pk, instance.fence_name())], number, "update")
+        record_unfenced(connection, write.fence, [(write.pk, resource)], number, "update")
     return rows
 
 

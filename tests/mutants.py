@@ -196,6 +196,20 @@ MUTANTS = (
         tests=(PATHS + "test_lost_number_that_the_body_swallows",),
     ),
     Mutant(
+        name="an unread row's own resource",
+        file="fencing/fenced.py",
+        old="not write.compares and fence.name(row) != self.fence_name()",
+        new="False",
+        tests=(PATHS + "test_expression_does_not_reach_a_row_of_another_resource",),
+    ),
+    Mutant(
+        name="update() keeps a row in its resource",
+        file="fencing/bulkwrites.py",
+        old="        if _touches_name(fence, values):\n",
+        new="        if False:\n",
+        tests=(PATHS + "test_no_update_moves_a_row_to_another_resource",),
+    ),
+    Mutant(
         name="the idling bound with the first lock",
         file="fencing/writes.py",
         old="    bound = bounds_idling(connection)\n",

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 from django.db import models
 
-from fencing.models import FencedModel
+from fencing.models import FencedManager, FencedModel
+
+
+class Visible(FencedManager):  # type: ignore[type-arg]
+    """A manager that hides rows."""
+
+    def get_queryset(self) -> Any:
+        """Leave out what is hidden."""
+        return super().get_queryset().filter(hidden=False)
 
 
 class Warehouse(models.Model):
@@ -57,3 +66,83 @@ class BinProxy(Bin):
 
     class Meta:
         proxy = True
+
+
+class Ticket(FencedModel):
+    """A key that the database makes."""
+
+    code = models.CharField(primary_key=True, max_length=20, db_default="first")
+    note = models.CharField(max_length=20, default="")
+
+
+class Machine(models.Model):
+    """An unfenced parent of a fenced child."""
+
+    serial = models.CharField(max_length=20)
+    place = models.CharField(max_length=20, default="")
+
+    def __str__(self) -> str:
+        return self.serial
+
+
+class Press(FencedModel, Machine):
+    """A multi-table child with the token in its own table, its resource named by a field of the unfenced parent."""
+
+    fence_resource = "press:{serial}"
+
+    force = models.IntegerField(default=0)
+
+
+class Paper(FencedModel):
+    """A key of another name in the database, and values of other kinds."""
+
+    key = models.SlugField(primary_key=True, db_column="Paper Key")
+    facts = models.JSONField(null=True)
+    scan = models.BinaryField(null=True)
+    file = models.FileField(upload_to="papers", blank=True)
+    doubled = models.GeneratedField(
+        expression=models.F("pages") * 2, output_field=models.IntegerField(), db_persist=True
+    )
+    pages = models.IntegerField(default=0, db_column="page count")
+
+    class Meta(FencedModel.Meta):
+        select_on_save = True
+
+
+class Line(FencedModel):
+    """A key of two columns."""
+
+    fence_resource = "line:{order}:{number}"
+
+    pk = models.CompositePrimaryKey("order", "number")
+    order = models.IntegerField()
+    number = models.IntegerField()
+    quantity = models.IntegerField(default=0)
+
+
+class Archived(FencedModel):
+    """A default manager that hides rows, which is the base manager, too."""
+
+    hidden = models.BooleanField(default=False)
+    note = models.CharField(max_length=20, default="")
+
+    objects = Visible()  # type: ignore[misc]
+    everything = FencedManager()
+
+
+class Card(FencedModel):
+    """An order among siblings."""
+
+    warehouse = models.ForeignKey(Warehouse, models.CASCADE)
+
+    class Meta(FencedModel.Meta):
+        order_with_respect_to = "warehouse"
+
+
+class Badge(models.Model):
+    """An unfenced model with fenced ones at the other end."""
+
+    boxes = models.ManyToManyField(Bin)
+
+    def __str__(self) -> str:
+        return f"badge {self.pk}"

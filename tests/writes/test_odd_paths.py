@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from django.db import connections
+from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Concat
 
-from fencing import LeaseLostError
+from fencing import LeaseLostError, LeaseRequiredError, ResourceMismatchError, StaleReadError, lease, unfenced
+from fencing.models import FencedWrite
 from inventory_demo.models import Stock
+from tests.shop.models import Bin, Warehouse
 
 pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
 
@@ -25,6 +32,59 @@ def quantities(alias: str) -> dict[str, int]:
     return dict(Stock.objects.using(alias).values_list("sku", "quantity"))
 
 
+def boxes(alias: str) -> tuple[Bin, Bin]:
+    """Two instances of one row."""
+    Bin.objects.using(alias).create(label="old", quantity=1)
+    return Bin.objects.using(alias).get(), Bin.objects.using(alias).get()
+
+
+def test_expression_does_not_reach_a_row_of_another_resource(alias: str) -> None:
+    """I4: an instance that did not read its row may claim any name; the row knows its own."""
+    first, second = stock(alias), stock(alias, "43")
+    claimed = Stock(pk=second.pk, sku="42", quantity=F("quantity") - 1)
+    first.pk, first.quantity = second.pk, F("quantity") - 1
+    for one in (claimed, first):
+        with lease("stock:42"), pytest.raises(ResourceMismatchError):
+            one.save(using=alias, update_fields=["quantity"])
+    assert quantities(alias) == {"42": 10, "43": 10}
+
+
+def test_no_update_moves_a_row_to_another_resource(alias: str) -> None:
+    moved = stock(alias)
+    moved.sku = "43"
+    rows = Stock.objects.using(alias)
+    with lease(["stock:42", "stock:43"]):
+        changes: list[Callable[[], Any]] = [
+            lambda: rows.update(sku="43"),
+            lambda: rows.update(quantity=1, sku=Concat("sku", Value("0"))),
+            lambda: rows.bulk_update([moved], ["quantity", "sku"]),
+        ]
+        for change in changes:
+            with pytest.raises(ResourceMismatchError):
+                change()
+        assert rows.update(sku="42", quantity=9) == 1
+    assert quantities(alias) == {"42": 9}
+
+
+def test_rows_without_a_name_are_mended_with_the_fence_lifted(alias: str) -> None:
+    """Other programs insert what they like; nobody could hold the lease of such a row."""
+    rows = Stock.objects.using(alias)
+    with connections[alias].cursor() as cursor:
+        for sku in ("", "a\nb", "c\nd", "e\nf"):
+            cursor.execute("INSERT INTO inventory_demo_stock (sku, quantity, last_token) VALUES (%s, 1, 0)", [sku])
+    with lease("stock:x"), pytest.raises(ValueError, match="empty"):
+        rows.filter(sku="").update(quantity=2)
+    with unfenced("names", database=alias):
+        rows.filter(sku="").update(sku="x")
+        one = rows.get(sku="a\nb")
+        one.sku = "y"
+        one.save()
+        rows.get(sku="c\nd").delete()
+        rows.filter(sku="e\nf").delete()
+        rows.bulk_create([Stock(sku="g\nh")])
+    assert set(quantities(alias)) == {"x", "y", "g\nh"}
+
+
 def test_lost_number_that_the_body_swallows(alias: str, overtaken: Pair) -> None:
     """I6: the second write never happened, so the transaction is no success."""
     one = stock(alias)
@@ -35,3 +95,52 @@ def test_lost_number_that_the_body_swallows(alias: str, overtaken: Pair) -> None
         with suppress(LeaseLostError):
             one.save(lease=sleeper)
     assert quantities(alias) == {"42": 10}
+
+
+def test_update_in_every_shape(alias: str) -> None:
+    house = Warehouse.objects.using(alias).create(name="7")
+    pair = [Bin.objects.using(alias).create(label=label, warehouse=house) for label in "ab"]
+    rows = Bin.objects.using(alias)
+    name = Warehouse.objects.filter(pk=OuterRef("warehouse")).values("name")[:1]
+    with pytest.raises(LeaseRequiredError):
+        rows.distinct().update(quantity=1)
+    with lease(pair):
+        for matched, values in (
+            (rows.annotate(more=F("quantity") + 5), {"quantity": F("more")}),
+            (rows.filter(warehouse__name="7").order_by("-label"), {"quantity": F("quantity") + 1}),
+            (rows.annotate(n=Count("expressbin")).filter(n=0), {"quantity": F("quantity") + 1}),
+            (rows.all(), {"label": Subquery(name)}),
+            (rows.distinct(), {"warehouse": house}),
+            (rows.values("warehouse"), {"changed_at": F("changed_at")}),
+        ):
+            assert matched.update(**values) == 2
+        assert list(rows.values_list("label", "quantity")) == [("7", 7)] * 2
+        assert rows.none().update(quantity=3) == 0
+        with pytest.raises(TypeError, match="slice"):
+            rows.all()[:1].update(quantity=1)
+        assert rows.filter(warehouse__name="7").distinct().delete()[0] == 2
+
+
+def test_copies_of_an_instance_are_compared_each(alias: str) -> None:
+    one = stock(alias)
+    copies = [pickle.loads(pickle.dumps(one)), copy.deepcopy(one), copy.copy(one)]  # noqa: S301
+    with lease("stock:42"):
+        one.save()
+        for other in copies:
+            with pytest.raises(StaleReadError):
+                other.save()
+        pickle.loads(pickle.dumps(one)).save()  # noqa: S301
+
+
+def test_refresh_from_another_queryset(alias: str) -> None:
+    one, other = stock(alias), Stock.objects.using(alias).get()
+    with lease("stock:42"):
+        other.quantity = 5
+        other.save()
+        one.refresh_from_db(from_queryset=Stock.objects.using(alias))
+        one.quantity += 1
+        one.save()
+        one.refresh_from_db(from_queryset=QuerySet(Stock, using=alias).only("quantity"))
+        one.save()
+    assert quantities(alias) == {"42": 6}
+    assert FencedWrite.objects.using(alias).filter(outcome="accepted").count() == 3

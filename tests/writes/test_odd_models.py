@@ -1,0 +1,184 @@
+"""Fenced models of unusual shapes: their rows are fenced like all others."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from django.core.files.base import ContentFile
+from django.db import IntegrityError
+from django.db.models import F
+
+from fencing import ResourceMismatchError, StaleReadError, StaleWriteError, lease
+from fencing.scope import holding
+from tests.shop.models import (
+    Archived,
+    Badge,
+    Bin,
+    Card,
+    ExpressBin,
+    Line,
+    Machine,
+    Paper,
+    Parcel,
+    Press,
+    Ticket,
+    Warehouse,
+)
+
+pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
+
+Pair = Callable[[str], Any]
+
+
+def test_key_that_the_database_makes(alias: str) -> None:
+    ticket = Ticket.objects.using(alias).create(note="a")
+    assert ticket.code == "first"
+    with lease(ticket) as held:
+        ticket.note = "b"
+        ticket.save()
+    assert Ticket.objects.using(alias).values_list("note", "last_token").get() == ("b", held.token)
+
+
+@pytest.mark.parametrize("text", [str, lambda key: key.hex], ids=["dashes", "hex"])
+def test_key_given_as_text_names_the_same_resource(alias: str, text: Callable[[uuid.UUID], str]) -> None:
+    """Else a creation under the lease would not pass its resource."""
+    key = uuid.uuid4()
+    with lease(f"shop.parcel:{key}") as held:
+        parcel = Parcel.objects.using(alias).create(id=text(key), weight=1)
+        assert Parcel.objects.using(alias).get().last_token == held.token
+        parcel.weight = 2
+        parcel.save()
+    assert Parcel.objects.using(alias).get().weight == 2
+
+
+def test_values_of_other_kinds(alias: str, settings: Any, tmp_path: Path) -> None:
+    settings.MEDIA_ROOT = tmp_path
+    Paper.objects.using(alias).create(key="a", facts={"x": [1, None]}, scan=b"\0\xff", pages=3)
+    paper = Paper.objects.using(alias).get()
+    with lease(paper):
+        paper.facts, paper.scan, paper.pages = None, b"%s\0", 4
+        paper.save()
+        paper.file.save("n.txt", ContentFile(b"y"))
+        paper = Paper.objects.using(alias).get()
+        assert (paper.doubled, paper.facts, bytes(paper.scan or b"")) == (8, None, b"%s\0")
+        paper.facts = {"a": 2}
+        Paper.objects.using(alias).bulk_update([paper], ["facts", "scan"])
+        paper.pages = F("pages") + 1
+        paper.save(update_fields=["pages"])
+        assert paper.pages == 5
+        paper.refresh_from_db()
+        assert (paper.doubled, paper.facts) == (10, {"a": 2})
+        paper.delete()
+    assert not Paper.objects.using(alias).exists()
+
+
+def test_key_of_two_columns(alias: str, overtaken: Pair) -> None:
+    rows = Line.objects.using(alias)
+    with lease("line:1:2"):
+        line = Line(order=1, number=2, quantity=3)
+        line.save(using=alias)
+        line.quantity = 4
+        line.save()
+    late, line = rows.get(), rows.get()
+    with overtaken("line:1:2") as (sleeper, newer):
+        line.quantity = 5
+        line.save()
+        with pytest.raises(StaleWriteError):
+            late.save(lease=sleeper)
+        assert rows.update(quantity=6) == 1
+        line.refresh_from_db()
+        line.quantity = 7
+        assert rows.bulk_update([line], ["quantity"]) == 1
+        rows.bulk_create(
+            [Line(order=1, number=2, quantity=8)],
+            update_conflicts=True,
+            unique_fields=["order", "number"],
+            update_fields=["quantity"],
+        )
+        assert rows.values_list("quantity", "last_token").get() == (8, newer.newest_token)
+        assert rows.filter(quantity=8).delete()[0] == 1
+
+
+def test_late_holder_cannot_delete_a_row_with_a_key_of_two_columns(alias: str, overtaken: Pair) -> None:
+    late = Line.objects.using(alias).create(order=1, number=2)
+    with overtaken("line:1:2") as (sleeper, _newer):
+        Line.objects.using(alias).get().save()
+        with pytest.raises(StaleWriteError):
+            late.delete(lease=sleeper)
+    assert Line.objects.using(alias).exists()
+
+
+def test_token_in_the_child_of_an_unfenced_parent(alias: str, overtaken: Pair) -> None:
+    """The parent's table is written first; a refusal undoes that."""
+    Press.objects.using(alias).create(serial="1", force=3)
+    press, late = Press.objects.using(alias).get(), Press.objects.using(alias).get()
+    with overtaken("press:1") as (sleeper, _newer):
+        press.force, press.place = 4, "right"
+        press.save()
+        late.place = "wrong"
+        with pytest.raises(StaleWriteError):
+            late.save(lease=sleeper)
+        assert Machine.objects.using(alias).get().place == "right"
+        assert Press.objects.using(alias).update(place="there", force=F("force") + 1) == 1
+        assert Press.objects.using(alias).values_list("place", "force").get() == ("there", 5)
+    with overtaken("press:1") as (sleeper, _newer):
+        Press.objects.using(alias).get().save()
+        with holding(sleeper), pytest.raises(StaleWriteError):
+            Press.objects.using(alias).update(place="wrong")
+        Press.objects.using(alias).get().delete()
+    assert not Machine.objects.using(alias).exists()
+
+
+def test_name_made_of_a_field_of_the_unfenced_parent(alias: str) -> None:
+    press = Press.objects.using(alias).create(serial="1")
+    press.serial = "2"
+    with lease(["press:1", "press:2"]):
+        for change in (press.save, lambda: Press.objects.using(alias).update(serial="2")):
+            with pytest.raises(ResourceMismatchError):
+                change()
+    assert Machine.objects.using(alias).get().serial == "1"
+
+
+def test_child_that_fails_leaves_no_trace_in_memory(alias: str) -> None:
+    child = ExpressBin.objects.using(alias).create(label="a", courier="x", quantity=1)
+    with lease(child):
+        child.quantity, child.courier = F("quantity") + 1, cast(str, None)
+        with pytest.raises(IntegrityError):
+            child.save()
+        child.courier = "y"
+        child.save()
+    assert ExpressBin.objects.using(alias).values_list("quantity", "courier").get() == (2, "y")
+
+
+def test_rows_that_the_managers_hide(alias: str) -> None:
+    Archived.everything.using(alias).create(hidden=True)
+    row = Archived.everything.using(alias).get()
+    with lease(row):
+        row.note = "a"
+        row.save()
+        row.refresh_from_db()
+        row.refresh_from_db(fields=["note"])
+        assert Archived.everything.using(alias).filter(hidden=True).delete()[0] == 1
+    assert not Archived.everything.using(alias).exists()
+
+
+def test_order_among_siblings(alias: str) -> None:
+    """Django orders siblings by objects that it never read; under ``unfenced`` that is nobody's lost update."""
+    house: Any = Warehouse.objects.using(alias).create(name="w")
+    first, second = (Card.objects.using(alias).create(warehouse=house) for _ in range(2))
+    with lease([first, second]), pytest.raises(StaleReadError):
+        house.set_card_order([second.pk, first.pk])
+    assert list(Card.objects.using(alias).values_list("_order", flat=True)) == [0, 1]
+
+
+def test_many_to_many_rows_are_not_the_rows_own(alias: str) -> None:
+    box = Bin.objects.using(alias).create(label="a")
+    badge = Badge.objects.using(alias).create()
+    badge.boxes.add(box)
+    with lease(box):
+        box.delete()
+    assert not badge.boxes.exists()
