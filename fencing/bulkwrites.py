@@ -178,16 +178,40 @@ def _ensure_resource_kept(connection: BaseDatabaseWrapper, fence: ModelFence, ro
         raise ResourceMismatchError(moved[0].resource, now.get(moved[0].pk, "another"), detail)
 
 
-def ensure_all_there(queryset: QuerySet[Any], pins: Mapping[Any, int]) -> None:
-    """Raise a refusal for the first object of a ``bulk_update`` whose row is gone."""
+def pins_of(queryset: QuerySet[Any], objects: Sequence[Any]) -> dict[Any, int]:
+    """The tokens that were read with the objects of a ``bulk_update``, by key; their rows are locked now.
+
+    Raises:
+        LeaseRequiredError: no lease is held.
+        RefusalError: an object was not read, or its row is gone.
+    """
     fence, connection = fence_of(queryset.model), _connection(queryset)
+    pins: dict[Any, Any] = {}
+    for one in objects:
+        pins[key_of(one)] = one._fence_pin
+        if one._fence_pin is None or one._fence_is_unread(fence):
+            raise _refused_object(fence, one, StaleReadError)
     there = {row.pk for row in lock_rows(connection, fence, list(pins))}
-    for key in pins:
-        if key not in there and (lease := next(iter(held_leases()), None)) is not None:
-            tried = attempt(lease, fence, key, lease.newest_token, action="update", seen=None)
-            raise RefusalError(
-                RowMissingError, lease, tried, f"{len(pins) - len(there)} of {len(pins)} rows of {fence.label}"
-            )
+    for one in objects:
+        if key_of(one) not in there:
+            missing = len(pins) - len(there)
+            raise _refused_object(fence, one, RowMissingError, f"{missing} of {len(pins)} rows of {fence.label}")
+    return pins
+
+
+def key_of(instance: Any) -> Any:
+    """An object's primary key, as a read gives it."""
+    return instance._meta.pk.to_python(instance.pk)
+
+
+def _refused_object(fence: ModelFence, instance: Any, kind: type[WriteRejectedError], what: str = "") -> Exception:
+    """The refusal of one object of a ``bulk_update``, under the lease of its resource if that is held."""
+    resource = instance._fence_name_on_record(fence)
+    lease = find_lease(resource, fence.using) or next(iter(held_leases()), None)
+    if lease is None:
+        return LeaseRequiredError(resource, (), f"bulk_update() of {fence.label}")
+    tried = attempt(lease, fence, instance.pk, lease.newest_token, action="update", seen=None)
+    return RefusalError(kind, lease, tried, what)
 
 
 def ensure_there(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any) -> None:
@@ -255,16 +279,19 @@ def raw_delete(queryset: QuerySet[Any], using: str | None) -> int:
 
 
 def admit_insert(
-    connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any, *, over: bool = False
+    connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, keys: Sequence[Any], *, over: bool = False
 ) -> int:
-    """Pass the resource for an INSERT under ``lease``, inside ``fenced_steps``; the number that the row gets.
+    """Pass the resource for an INSERT under ``lease``, inside ``fenced_steps``; the number that the rows get.
 
     Args:
+        keys: the primary keys of the rows, as far as they are preset.
         over: the INSERT may become an UPDATE of a row, so the number must be one that no write has carried.
     """
     bound_idling(connection, lease)
+    pk = keys[0] if len(keys) == 1 else ""
     tried = attempt(lease, fence, pk, lease.newest_token, action="insert", seen=None)
-    take = lease.unused_number if over else partial(lease.number_above, 0)
+    sent = max(lease.number_sent(connection, fence.label, key) for key in keys)
+    take = lease.unused_number if over else partial(lease.number_above, 0, sent)
     token = numbered(lease, connection, tried, take)
     if not pass_resource(connection, lease, begun=has_begun(connection, lease)):
         raise RefusalError(StaleWriteError, lease, tried, passed=False)

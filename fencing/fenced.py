@@ -170,7 +170,8 @@ class FencedModel(models.Model):
         if (number := lifted(connection)) is not None:
             rows = writes.update_unfenced(self._fence_name_on_record(fence), number, connection, write)
             if rows:
-                self._fence_accept(number)
+                # Nothing was compared, so the row's other values need not be the ones that were read.
+                self._fence_accept(number, moved=False)
             return in_djangos_terms(rows, more)
         if unread and not self._fence_finds_row(fence, using, write):
             return in_djangos_terms(False, more)
@@ -196,7 +197,7 @@ class FencedModel(models.Model):
         before = self.last_token
         with bulkwrites.fenced_steps(connection) if lease else nullcontext():
             try:
-                self.last_token = bulkwrites.admit_insert(connection, fence, lease, self.pk) if lease else token
+                self.last_token = bulkwrites.admit_insert(connection, fence, lease, [self.pk]) if lease else token
                 rows = insert()
             except BaseException:
                 self.last_token = before
@@ -209,6 +210,8 @@ class FencedModel(models.Model):
                     connection, [writes.attempt(lease, fence, key, self.last_token, action="insert", seen=None)]
                 )
         self._fence_pin, self._fence_loaded = self.last_token, inserted
+        if lease:
+            lease.remember(connection, fence.label, key, self.last_token)
         if number is not None:
             writes.record_unfenced(connection, fence, [(key, self._fence_name_on_record(fence))], number, "insert")
         return rows
@@ -300,6 +303,10 @@ class FencedModel(models.Model):
             self._fence_pin = token
         if self._fence_loaded is None or self._fence_is_unread(fence):
             self._fence_loaded = fence.present(self, (*fence.attributes, *fence.keys))
+
+    def _fence_forget_row(self) -> None:
+        """The row that this instance became may be another's, with values that nobody read here."""
+        self._fence_pin = self._fence_loaded = None
 
     def _fence_forget_expressions(self, names: Iterable[str]) -> None:
         """Django leaves a written expression on the instance, where the next save would apply it again."""

@@ -10,6 +10,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from fencing import history, signals, tokens
@@ -67,6 +68,7 @@ class Lease:
         self._released = False
         self._issued = {granted.token}
         self._used = False
+        self._sent: dict[tuple[str, str, str], int] = {}
         self._numbers = Lock()
 
     def __repr__(self) -> str:
@@ -159,17 +161,41 @@ class Lease:
         """Call ``function`` at most once under ``operation``; every caller gets the recorded result, as JSON gives it."""
         return self.atomic(operation=operation).call(function, *args, **kwargs)
 
-    def number_above(self, floor: int) -> int:
-        """The number for a write onto a row that carries ``floor``: the newest one, or the next if that is not above."""
-        number = self.newest_token if self.newest_token > floor else self.advance()
+    def number_above(self, floor: int, sent: int = 0) -> int:
+        """The number for a write onto a row that carries ``floor``: the newest one, or the next if that is not above.
+
+        Args:
+            floor: the row's last token.
+            sent: what an open transaction has written onto the row before (see ``remember``); above it, if the store
+                gives a further number. Else the database decides whether the row has consumed the newest one.
+        """
+        if self.newest_token <= max(floor, sent):
+            try:
+                self.advance()
+            except (LeaseLostError, LeaseBackendError):
+                if self.newest_token <= floor:
+                    raise
         self._used = True
-        return number
+        return self.newest_token
 
     def unused_number(self) -> int:
         """A number that no write has carried yet."""
         number = self.advance() if self._used else self.newest_token
         self._used = True
         return number
+
+    def remember(self, connection: BaseDatabaseWrapper, model: str, pk: object, number: int) -> None:
+        """Remember the number that an open transaction wrote onto a row.
+
+        Whether it is rolled back nobody tells. An instance that it was written from keeps the number then, so no
+        other write of the row may carry it: the instance would be taken for one that has read that write.
+        """
+        if connection.in_atomic_block:
+            self._sent[connection.alias, model, str(pk)] = number
+
+    def number_sent(self, connection: BaseDatabaseWrapper, model: str, pk: object) -> int:
+        """The last number that an open transaction wrote onto a row under this lease, or 0."""
+        return self._sent.get((connection.alias, model, str(pk)), 0)
 
     def issued(self, number: int) -> bool:
         """Whether ``number`` was issued under this very grant."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ from django.db import IntegrityError, NotSupportedError, connections, models, ro
 
 from fencing import bulkwrites, history
 from fencing.bulkwrites import RefusalError, fenced_steps
-from fencing.exceptions import LeaseRequiredError, StaleReadError, StaleWriteError
+from fencing.exceptions import LeaseRequiredError, StaleWriteError
 from fencing.guards import guard_name_of, lifted
 from fencing.leases import Lease
 from fencing.naming import fence_of, name_of_new
@@ -85,14 +86,13 @@ class FencedQuerySet(models.QuerySet[M]):
             return super().bulk_update(objs, fields, batch_size)
         if not held_leases():
             raise LeaseRequiredError("", (), f"bulk_update() of {self.model._meta.label}")
-        pins = {obj.pk: _pin_of(obj) for obj in objs}
         tied = self._chain()  # type: ignore[attr-defined]
-        tied._fence_pins = pins
         with fenced_steps(connection):
-            bulkwrites.ensure_all_there(tied, pins)
+            tied._fence_pins = pins = bulkwrites.pins_of(tied, objs)
             count = super(FencedQuerySet, tied).bulk_update(objs, fields, batch_size)
-        for obj in objs:
-            obj._fence_accept(pins[obj.pk])  # type: ignore[attr-defined]
+        for obj, pin in zip(objs, [pins[bulkwrites.key_of(obj)] for obj in objs], strict=True):
+            obj._fence_accept(pin)  # type: ignore[attr-defined]
+            obj._fence_forget_expressions(fields)  # type: ignore[attr-defined]
         return int(count)
 
     bulk_update.alters_data = True  # type: ignore[attr-defined]
@@ -155,15 +155,24 @@ class FencedQuerySet(models.QuerySet[M]):
             return self._bulk_create_unfenced(objs, number, options)
         leases = [self._lease_to_create(obj, needed=update_conflicts) for obj in objs]
         with fenced_steps(connection):
-            return self._bulk_create_fenced(objs, leases, options)
+            created = self._bulk_create_fenced(objs, leases, options)
+        for obj, lease in zip(created, leases, strict=True):
+            if lease is not None:
+                lease.remember(connection, fence_of(self.model).label, obj.pk, obj.last_token)  # type: ignore[attr-defined]
+        return created
 
     bulk_create.alters_data = True  # type: ignore[attr-defined]
 
     def _bulk_create_fenced(self, objs: list[M], leases: list[Lease | None], options: dict[str, Any]) -> list[M]:
         fence, connection = fence_of(self.model), self._write_connection()
+        keys: defaultdict[Lease, list[Any]] = defaultdict(list)
+        for obj, lease in zip(objs, leases, strict=True):
+            if lease is not None:
+                keys[lease].append(obj.pk)
         tokens: dict[Lease, int] = {}
-        for held in sorted({lease for lease in leases if lease is not None}, key=lambda one: one.resource):
-            tokens[held] = bulkwrites.admit_insert(connection, fence, held, "", over=options["update_conflicts"])
+        for held in sorted(keys, key=lambda one: one.resource):
+            over = options["update_conflicts"]
+            tokens[held] = bulkwrites.admit_insert(connection, fence, held, keys[held], over=over)
         before = [obj.last_token for obj in objs]  # type: ignore[attr-defined]
         for obj, lease in zip(objs, leases, strict=True):
             obj.last_token = 0 if lease is None else tokens[lease]  # type: ignore[attr-defined]
@@ -185,7 +194,10 @@ class FencedQuerySet(models.QuerySet[M]):
             [attempt(lease, fence, obj.pk, tokens[lease], action="insert", seen=None) for obj, lease in written],
         )
         for obj in created:
-            obj._fence_accept(obj.last_token)  # type: ignore[attr-defined]
+            if options["ignore_conflicts"] or options["update_conflicts"]:
+                obj._fence_forget_row()  # type: ignore[attr-defined]
+            else:
+                obj._fence_accept(obj.last_token)  # type: ignore[attr-defined]
         return created
 
     def _bulk_create_unfenced(self, objs: list[M], number: int, options: dict[str, Any]) -> list[M]:
@@ -234,14 +246,6 @@ class FencedQuerySet(models.QuerySet[M]):
     def _write_connection(self) -> Any:
         self._for_write = True
         return connections[self.db]
-
-
-def _pin_of(obj: Any) -> int:
-    """The token that was read with an object; StaleReadError if it was not read."""
-    pin: int | None = obj._fence_pin
-    if pin is None:
-        raise StaleReadError(obj.fence_name(), 0, None, f"{obj._meta.label} {obj.pk} was not read with its last_token")
-    return pin
 
 
 FencedManager = models.Manager.from_queryset(FencedQuerySet, "FencedManager")

@@ -96,13 +96,14 @@ def update_row(lease: Lease, using: str, write: RowWrite) -> tuple[int, Verdict]
     connection = connections[using]
     if write.compares and write.pin is None:
         raise refused(StaleReadError, lease, connection, attempt_of(lease, write, lease.newest_token, None))
-    floor = write.pin or 0
+    floor, sent = write.pin or 0, lease.number_sent(connection, write.fence.label, write.pk)
     while True:
         tried = attempt_of(lease, write, lease.newest_token, write.pin)
-        token = numbered(lease, connection, tried, partial(lease.number_above, floor))
+        token = numbered(lease, connection, tried, partial(lease.number_above, floor, sent))
         verdict = send(connection, lease, write, token)
         if verdict.accepted:
             settle(lease, write.fence, write.pk)
+            lease.remember(connection, write.fence.label, write.pk, token)
             return token, verdict
         own = verdict.passed and verdict.seen is not None and verdict.seen >= token and lease.issued(verdict.seen)
         if own and not write.compares:

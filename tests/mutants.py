@@ -210,6 +210,30 @@ MUTANTS = (
         tests=(PATHS + "test_no_update_moves_a_row_to_another_resource",),
     ),
     Mutant(
+        name="a number that was rolled back is not the next write's",
+        file="fencing/leases.py",
+        old="        if self.newest_token <= max(floor, sent):\n",
+        new="        if self.newest_token <= floor:\n",
+        tests=(
+            PATHS + "test_number_of_a_write_that_was_rolled_back_is_not_the_next_ones",
+            PATHS + "test_number_of_an_insert_that_was_rolled_back_is_not_the_next_ones",
+        ),
+    ),
+    Mutant(
+        name="an INSERT that met a row has read nothing",
+        file="fencing/querysets.py",
+        old='            if options["ignore_conflicts"] or options["update_conflicts"]:\n',
+        new="            if False:\n",
+        tests=(PATHS + "test_insert_that_met_another_row_has_read_nothing",),
+    ),
+    Mutant(
+        name="bulk_update() of what was read only",
+        file="fencing/bulkwrites.py",
+        old="one._fence_pin is None or one._fence_is_unread(fence)",
+        new="one._fence_pin is None",
+        tests=(PATHS + "test_bulk_update_of_objects_that_did_not_read_their_rows",),
+    ),
+    Mutant(
         name="the idling bound with the first lock",
         file="fencing/writes.py",
         old="    bound = bounds_idling(connection)\n",

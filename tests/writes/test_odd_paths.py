@@ -7,16 +7,17 @@ import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Concat
 
 from fencing import LeaseLostError, LeaseRequiredError, ResourceMismatchError, StaleReadError, lease, unfenced
 from fencing.models import FencedWrite
 from inventory_demo.models import Stock
-from tests.shop.models import Bin, Warehouse
+from tests.shop.models import Bin, Paper, Parcel, Ticket, Warehouse
 
 pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
 
@@ -64,6 +65,95 @@ def test_no_update_moves_a_row_to_another_resource(alias: str) -> None:
                 change()
         assert rows.update(sku="42", quantity=9) == 1
     assert quantities(alias) == {"42": 9}
+
+
+def test_bulk_update_of_objects_that_did_not_read_their_rows(alias: str, outcomes: Callable[[], list[str]]) -> None:
+    first, second = stock(alias), stock(alias, "43", 20)
+    first.pk, first.quantity = second.pk, 1
+    with lease(["stock:42", "stock:43"]):
+        for one in (first, Stock(pk=second.pk, sku="43", quantity=1)):
+            with pytest.raises(StaleReadError):
+                Stock.objects.using(alias).bulk_update([one], ["quantity"])
+    assert quantities(alias) == {"42": 10, "43": 20}
+    assert outcomes() == ["stale-read"] * 2
+
+
+def test_bulk_update_applies_an_expression_once(alias: str) -> None:
+    one = stock(alias)
+    with lease("stock:42"):
+        one.quantity = F("quantity") - 1
+        Stock.objects.using(alias).bulk_update([one], ["quantity"])
+        one.save()
+    assert quantities(alias) == {"42": 9}
+
+
+def test_insert_that_met_another_row_has_read_nothing(alias: str) -> None:
+    """I3: the row is not what the instance says."""
+    key = uuid4()
+    Ticket.objects.using(alias).create(code="k", note="theirs")
+    Paper.objects.using(alias).create(key="k", facts="theirs")
+    with lease(["shop.ticket:k", "shop.paper:k", f"shop.parcel:{key}"]):
+        Parcel.objects.using(alias).create(id=key, weight=3)
+        parcel, ticket, paper = Parcel(id=key, weight=9), Ticket(code="k", note="mine"), Paper(key="k", pages=5)
+        Parcel.objects.using(alias).bulk_create([parcel], ignore_conflicts=True)
+        Ticket.objects.using(alias).bulk_create([ticket], ignore_conflicts=True)
+        Paper.objects.using(alias).bulk_create(
+            [paper], update_conflicts=True, unique_fields=["key"], update_fields=["pages"]
+        )
+        for one in (parcel, ticket, paper):
+            with pytest.raises(StaleReadError):
+                one.save(using=alias)
+    assert Parcel.objects.using(alias).get().weight == 3
+    assert Ticket.objects.using(alias).get().note == "theirs"
+    assert Paper.objects.using(alias).values_list("facts", "pages").get() == ("theirs", 5)
+
+
+def test_number_of_a_write_that_was_rolled_back_is_not_the_next_ones(alias: str) -> None:
+    """I3: else the instance of the undone write would count as one that has read the next."""
+    mine, theirs = boxes(alias)
+    with lease(mine):
+        with suppress(ZeroDivisionError), transaction.atomic(using=alias):
+            mine.quantity = 5
+            mine.save()
+            raise ZeroDivisionError
+        theirs.label = "new"
+        theirs.save()
+        with pytest.raises(StaleReadError):
+            mine.save()
+    assert Bin.objects.using(alias).values_list("label", "quantity").get() == ("new", 1)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["save", "bulk_create"])
+def test_number_of_an_insert_that_was_rolled_back_is_not_the_next_ones(alias: str, many: bool) -> None:
+    def create(parcel: Parcel) -> None:
+        if many:
+            Parcel.objects.using(alias).bulk_create([parcel])
+        else:
+            parcel.save(using=alias)
+
+    mine = Parcel(weight=1)
+    theirs = Parcel(id=mine.id, weight=2)
+    with lease(mine):
+        with suppress(ZeroDivisionError), transaction.atomic(using=alias):
+            create(mine)
+            raise ZeroDivisionError
+        create(theirs)
+        with pytest.raises(StaleReadError):
+            mine.save()
+    assert Parcel.objects.using(alias).get().weight == 2
+
+
+def test_write_with_the_fence_lifted_does_not_pretend_to_have_read_the_row(alias: str) -> None:
+    mine, theirs = boxes(alias)
+    with lease(mine):
+        theirs.label = "new"
+        theirs.save()
+    with unfenced("audit", database=alias):
+        mine.quantity = 7
+        mine.save(update_fields=["quantity"])
+    with lease(mine), pytest.raises(StaleReadError):
+        mine.save()
+    assert Bin.objects.using(alias).values_list("label", "quantity").get() == ("new", 7)
 
 
 def test_rows_without_a_name_are_mended_with_the_fence_lifted(alias: str) -> None:
