@@ -32,10 +32,11 @@ from hypothesis.stateful import (
 )
 
 from fencing import AlreadyAppliedError, LeaseHeldError, LeaseLostError, WriteRejectedError
+from fencing.acquiring import acquire
 from fencing.backends import get_backend
 from fencing.leases import Lease
 from fencing.models import FencedWrite
-from fencing.scope import acquire, holding
+from fencing.scope import holding
 from inventory_demo.models import StockDelta
 from tests.services import PrivateValkey
 from tests.shop.models import Crate, Warehouse
@@ -86,11 +87,11 @@ class Machine(RuleBasedStateMachine):
     def open_warehouse(self) -> None:
         self.warehouse = Warehouse.objects.using(self.alias).create(name=self.code)
         self.resource = f"crate:{self.warehouse.pk}:{self.code}"
-        self.take(False)
+        self.take(overtakes=False, begins=False)
         self.create(0)
         # Three grants, the newest one live: each of the others may wake up at any time.
-        self.take(True)
-        self.take(True)
+        self.take(overtakes=True, begins=False)
+        self.take(overtakes=True, begins=True)
 
     def teardown(self) -> None:
         self.thread.submit(connections.close_all).result()
@@ -100,9 +101,9 @@ class Machine(RuleBasedStateMachine):
 
     # What the store does
 
-    @rule(overtakes=st.booleans())
-    def take(self, overtakes: bool) -> None:
-        """I1: the number of a grant is above all that were issued before."""
+    @rule(overtakes=st.booleans(), begins=st.booleans())
+    def take(self, overtakes: bool, begins: bool) -> None:
+        """I1: the number of a grant is above all that were issued before. I4: after a begin nothing older lands."""
         if overtakes:
             self.end_unnoticed()
         before = self.numbers()
@@ -115,6 +116,9 @@ class Machine(RuleBasedStateMachine):
         assert held.token > max(before, default=0)
         self.everybody.append(held)
         self.live = held
+        if begins:
+            assert self.begin(held)
+            self.newest = held.token
 
     @rule()
     def end_unnoticed(self) -> None:
@@ -223,13 +227,6 @@ class Machine(RuleBasedStateMachine):
         elif allowed:
             self.newest = max(self.newest, held.token)
 
-    @rule(who=AGO)
-    def begin(self, who: int) -> None:
-        """I4: from now on nothing older lands, though nothing was written."""
-        held = self.holder(who)
-        assert self.begins(held) == (held.token >= self.newest)
-        self.newest = max(self.newest, held.token)
-
     @precondition(lambda self: not self.in_memory)
     @rule(who=AGO, other=AGO, key=KEYS, delta=DELTAS)
     def transact_meanwhile(self, who: int, other: int, key: str, delta: int) -> None:
@@ -241,7 +238,7 @@ class Machine(RuleBasedStateMachine):
         try:
             with held.atomic(key, using=self.alias):
                 self.note_effect(key, delta)
-                overtaken = self.thread.submit(self.begins, meanwhile).result()
+                overtaken = self.thread.submit(self.begin, meanwhile).result()
         except WriteRejectedError:
             assert overtaken
         else:
@@ -265,7 +262,7 @@ class Machine(RuleBasedStateMachine):
             self.copies.append(one)
         return one, row
 
-    def begins(self, held: Lease) -> bool:
+    def begin(self, held: Lease) -> bool:
         try:
             with held.atomic(using=self.alias):
                 return True
@@ -338,7 +335,7 @@ class InMemory(Machine):
 
 
 BOUNDED = settings(
-    max_examples=40,
+    max_examples=70,
     stateful_step_count=25,
     deadline=None,
     database=None,
