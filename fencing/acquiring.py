@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from secrets import token_hex
 from time import monotonic
-from uuid import uuid4
 
 from fencing import tokens
 from fencing.backends import get_backend
@@ -40,7 +40,7 @@ def acquire(
         LeaseBackendError: the store did not answer.
     """
     backend = get_backend(using)
-    holder = uuid4().hex
+    holder = token_hex(16)
     try:
         asked = monotonic()
         place, answer = tokens.acquire(backend, name, holder, ttl, holder_info.get())

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar, Self
 
+from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connections, models, router, transaction
 from django.utils.translation import gettext_lazy as _
 
@@ -113,6 +114,20 @@ class FencedModel(models.Model):
             if keep_parents and fence.owner is not type(self)._meta.concrete_model:
                 FencedQuerySet(type(self), using=connection.alias).filter(pk=self.pk).update()
             return bulkwrites.delete_rows(connection, [self], self, keep_parents=keep_parents)
+
+    async def asave(self, *args: Any, lease: Lease | None = None, **kwargs: Any) -> None:
+        """:meth:`save` for coroutines."""
+        await sync_to_async(self.save)(*args, lease=lease, **kwargs)
+
+    asave.alters_data = True  # type: ignore[attr-defined]
+
+    async def adelete(
+        self, using: str | None = None, keep_parents: bool = False, *, lease: Lease | None = None
+    ) -> tuple[int, dict[str, int]]:
+        """:meth:`delete` for coroutines."""
+        return await sync_to_async(self.delete)(using, keep_parents, lease=lease)
+
+    adelete.alters_data = True  # type: ignore[attr-defined]
 
     @classmethod
     def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any], **options: Any) -> Self:

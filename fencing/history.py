@@ -108,8 +108,9 @@ def write_waiting(connection: BaseDatabaseWrapper) -> None:
 
 def write_all_waiting() -> None:
     """``write_waiting`` for every connection of this thread."""
-    for connection in connections.all(initialized_only=True):
-        write_waiting(connection)
+    if _waiting:
+        for connection in connections.all(initialized_only=True):
+            write_waiting(connection)
 
 
 def collect(using: str = conf.DEFAULT_ALIAS, *, batch: int = COLLECT_BATCH, most: int | None = None) -> int:

@@ -11,7 +11,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection
 from django.test import TestCase
 
-from fencing import LeaseHeldError, StaleReadError, current_lease, lease
+from fencing import LeaseHeldError, ResourceMismatchError, StaleReadError, current_lease, lease
 from fencing.backends import get_backend
 from fencing.heartbeat import beats
 from fencing.scope import held_leases
@@ -58,6 +58,21 @@ def test_lease_and_save() -> None:
     run(body)
     assert Stock.objects.get().quantity == 6
     assert holder_of("stock:42") is None
+
+
+def test_lease_is_named_to_save_and_delete() -> None:
+    stock = Stock.objects.create(sku="42", quantity=10)
+
+    async def body() -> None:
+        async with lease("stock:43") as other, lease("stock:42") as held:
+            for write in (stock.asave, stock.adelete):
+                with pytest.raises(ResourceMismatchError):
+                    await write(lease=other)
+            await stock.asave(lease=held)
+            await stock.adelete(lease=held)
+
+    run(body)
+    assert not Stock.objects.exists()
 
 
 def test_several_and_nested() -> None:
