@@ -30,7 +30,8 @@ from fencing.leases import Lease
 from fencing.naming import ModelFence, fence_of
 from fencing.resources import bound_idling, pass_resource, take_write_lock
 from fencing.scope import find_lease, held_leases
-from fencing.writes import Verdict, attempt, has_begun, numbered, plain, record_unfenced, refused
+from fencing.statements import Verdict, attempt, has_begun, plain
+from fencing.writes import numbered, record_unfenced, refused
 
 # Models whose rows a delete under way has locked and judged already.
 _judged: ContextVar[frozenset[type[Model]]] = ContextVar("fencing_judged", default=frozenset())

@@ -21,7 +21,8 @@ from fencing.leases import Lease
 from fencing.naming import ModelFence, fence_of, name_of_new, owns_token
 from fencing.querysets import FencedManager, FencedQuerySet
 from fencing.scope import find_lease, held_leases, holding, require_lease
-from fencing.writes import RowWrite, keeps_transaction
+from fencing.statements import RowWrite, attempt, plain
+from fencing.writes import keeps_transaction
 
 
 class FencedModel(models.Model):
@@ -221,9 +222,7 @@ class FencedModel(models.Model):
             key = key_in(fence, inserted)
             if lease:
                 lease.accepted += 1
-                history.record(
-                    connection, [writes.attempt(lease, fence, key, self.last_token, action="insert", seen=None)]
-                )
+                history.record(connection, [attempt(lease, fence, key, self.last_token, action="insert", seen=None)])
         self._fence_pin, self._fence_loaded = self.last_token, inserted
         if lease:
             lease.remember(connection, fence.label, key, self.last_token)
@@ -261,7 +260,7 @@ class FencedModel(models.Model):
 
     def _fence_finds_row(self, fence: ModelFence, using: str, write: RowWrite) -> bool:
         """Whether there is a row for an instance that did not read it; it must be of the resource that is claimed."""
-        row = writes.plain(fence.owner, using).filter(pk=write.pk).values("pk", *fence.attributes).first()
+        row = plain(fence.owner, using).filter(pk=write.pk).values("pk", *fence.attributes).first()
         # Values are refused anyway, because nothing was read that they could be compared with.
         if row is not None and not write.compares and fence.name(row) != self.fence_name():
             raise ResourceMismatchError(self.fence_name(), fence.name(row), f"{fence.label} {write.pk} was not read")
@@ -299,7 +298,7 @@ class FencedModel(models.Model):
         """The values of the name as they were read; those that were not read are read now."""
         loaded = self._fence_loaded or {}
         if missing := [one for one in fence.attributes if one not in loaded]:
-            rows = writes.plain(fence.owner, self._state.db or DEFAULT_DB_ALIAS).filter(pk=key_in(fence, loaded))
+            rows = plain(fence.owner, self._state.db or DEFAULT_DB_ALIAS).filter(pk=key_in(fence, loaded))
             loaded.update(rows.values(*missing).first() or {})
         return {attribute: loaded.get(attribute) for attribute in fence.attributes}
 

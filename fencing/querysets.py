@@ -15,7 +15,8 @@ from fencing.guards import guard_name_of, lifted
 from fencing.leases import Lease
 from fencing.naming import fence_of, name_of_new
 from fencing.scope import find_lease, held_leases
-from fencing.writes import attempt, record_unfenced
+from fencing.statements import attempt
+from fencing.writes import record_unfenced
 
 M = TypeVar("M", bound=models.Model)
 

@@ -1,28 +1,22 @@
-"""Fenced statements: the one place where they are built and where what the database answered is judged.
+"""Fenced writes of one row: sent, judged by what the database answered, and put on record.
 
-A row is locked first, then the resource's row is passed, then the row is written if its ``last_token`` is lower than
-the write's number and still the one that was read. On PostgreSQL that is one statement; elsewhere, and where Django
-has to build the UPDATE itself, it is the same steps in one transaction. Nothing here asks a clock or the heartbeat:
-a write is sent, and the database decides.
+Nothing here asks a clock or the heartbeat: a write is sent, and the database decides.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F, Field, Model, QuerySet, Value, sql
+from django.db.models import F, Value
 from django.db.models.functions import Greatest
-from django.utils import timezone
 
 from fencing import conf, history, signals
-from fencing.connections import in_testcase, in_user_transaction
 from fencing.exceptions import (
     FencingError,
     LeaseLostError,
@@ -31,58 +25,19 @@ from fencing.exceptions import (
     StaleWriteError,
     WriteRejectedError,
 )
-from fencing.expressions import Values
 from fencing.history import Attempt
 from fencing.leases import Lease
 from fencing.naming import ModelFence
 from fencing.resources import (
-    IDLE_BOUND,
-    bound_idling,
-    milliseconds,
-    pass_resource,
-    passing,
     seen_token,
-    take_write_lock,
 )
-from fencing.tables import quoted
-from fencing.transactions import fenced_transaction
+from fencing.statements import RowWrite, Verdict, attempt_of, plain, send
 
 OUTCOMES: dict[type[WriteRejectedError], str] = {
     StaleWriteError: "stale",
     StaleReadError: "stale-read",
     RowMissingError: "missing",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowWrite:
-    """One fenced UPDATE to be.
-
-    Attributes:
-        fence: how the model's rows are fenced.
-        pk: the row's primary key.
-        values: what Django would write, without ``last_token``.
-        pin: the ``last_token`` that was read with the row, or None.
-        compares: whether the row must still carry ``pin``: False if every value refers to a column.
-        returning: fields whose new values Django wants back.
-    """
-
-    fence: ModelFence
-    pk: Any
-    values: Values
-    pin: int | None
-    compares: bool
-    returning: Sequence[Any] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What the database answered: None for ``seen`` means that there is no such row."""
-
-    seen: int | None
-    passed: bool
-    accepted: bool
-    rows: Any = True
 
 
 def update_row(lease: Lease, using: str, write: RowWrite) -> tuple[int, Verdict]:
@@ -133,100 +88,6 @@ def numbered(lease: Lease, connection: BaseDatabaseWrapper, tried: Attempt, take
         raise
 
 
-def send(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
-    """One statement where that can be, steps in one transaction where Django must build the UPDATE."""
-    one_column = len(write.fence.keys) == 1
-    if connection.vendor == "postgresql" and one_column and not write.returning:
-        return send_statement(connection, lease, write, token)
-    return send_steps(connection, lease, write, token)
-
-
-def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
-    """PostgreSQL: lock, pass, write and record in one statement, atomic by itself."""
-    owner = write.fence.owner
-    quote = connection.ops.quote_name
-    table, pk = quote(owner._meta.db_table), quote(owner._meta.pk.column or "")
-    pk_value = owner._meta.pk.get_db_prep_value(write.pk, connection)
-    update, update_params = compiled_update(connection, write, token)
-    parts: list[str] = []
-    params: list[Any] = []
-
-    def part(text: str, values: Iterable[Any] = ()) -> None:
-        parts.append(text)
-        params.extend(values)
-
-    bound = bounds_idling(connection)
-    if bound:
-        part(f"bound AS MATERIALIZED (SELECT {IDLE_BOUND})", [milliseconds(conf.idle_in_transaction(lease.ttl))] * 2)
-    part(
-        f"old AS MATERIALIZED (SELECT t.last_token AS seen FROM {table} t{', bound' if bound else ''} "
-        f"WHERE t.{pk} = %s FOR NO KEY UPDATE OF t)",
-        [pk_value],
-    )
-    part(*passing(lease, begun=has_begun(connection, lease)))
-    compare = " AND old.seen = %s" if write.compares else ""
-    part(
-        f"fenced AS ({update} AND EXISTS (SELECT 1 FROM old WHERE old.seen < %s{compare}) "
-        "AND EXISTS (SELECT 1 FROM passed) RETURNING 1)",
-        [*update_params, token, *([write.pin] if write.compares else [])],
-    )
-    accepted = attempt_of(lease, write, token, None)
-    if history.wanted(accepted.outcome):
-        part(
-            f"history AS (INSERT INTO {quoted('FencedWrite')} ({history.columns()}) "
-            f"SELECT {', '.join(['%s'] * len(history.columns().split(',')))} FROM fenced)",
-            [*accepted.row(), timezone.now()],
-        )
-    statement = (
-        f"WITH {', '.join(parts)} SELECT seen, EXISTS (SELECT 1 FROM passed), EXISTS (SELECT 1 FROM fenced) FROM old"
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(statement, params)
-        answer = cursor.fetchone()
-    if answer is None:
-        return Verdict(seen=None, passed=True, accepted=False)
-    return Verdict(seen=answer[0], passed=answer[1], accepted=answer[2])
-
-
-def compiled_update(connection: BaseDatabaseWrapper, write: RowWrite, token: int) -> tuple[str, tuple[Any, ...]]:
-    """Django's own UPDATE of one row by its key; what the fence adds is appended to it as text."""
-    query = plain(write.fence.owner, connection.alias).filter(pk=write.pk).query.chain(sql.UpdateQuery)
-    query.add_update_fields(with_token(write, token))  # type: ignore[attr-defined]
-    text, params = query.get_compiler(connection=connection).as_sql()
-    return text, tuple(params)
-
-
-def send_steps(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
-    """The same as ``send_statement``, as steps in one transaction; a refusal undoes them."""
-    try:
-        with transaction.atomic(using=connection.alias):
-            seen = lock_row(connection, lease, write)
-            passed = seen is not None and pass_resource(connection, lease, begun=has_begun(connection, lease))
-            rows: Any = 0
-            if passed:
-                condition = {"last_token": write.pin} if write.compares else {}
-                matched = plain(write.fence.owner, connection.alias).filter(
-                    pk=write.pk, last_token__lt=token, **condition
-                )
-                more = (list(write.returning),) if write.returning else ()
-                rows = matched._update(with_token(write, token), *more)  # type: ignore[attr-defined]
-            verdict = Verdict(seen=seen, passed=passed or seen is None, accepted=bool(rows), rows=rows)
-            if not verdict.accepted:
-                raise _UndoError(verdict)
-            history.record(connection, [attempt_of(lease, write, token, None)])
-    except _UndoError as undo:
-        return undo.verdict
-    return verdict
-
-
-class _UndoError(Exception):
-    """Leaves a transaction so that Django undoes it."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict)
-        self.verdict = verdict
-
-
 @contextmanager
 def keeps_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """Django marks the open transaction as broken for any exception in a save; a refusal has broken nothing."""
@@ -237,55 +98,6 @@ def keeps_transaction(connection: BaseDatabaseWrapper) -> Iterator[None]:
         if healthy and connection.in_atomic_block:
             connection.set_rollback(False)
         raise
-
-
-def lock_row(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite) -> int | None:
-    """Lock one row and answer the ``last_token`` that it carries, None if it is gone."""
-    take_write_lock(connection)
-    bound_idling(connection, lease)
-    tokens = plain(write.fence.owner, connection.alias).filter(pk=write.pk).values_list("last_token", flat=True)
-    return tokens.select_for_update(no_key=True).first()
-
-
-def has_begun(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
-    """Whether the open transaction is the lease's own fenced one."""
-    return fenced_transaction(connection, lease) is not None
-
-
-def bounds_idling(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the open transaction must be kept from idling with locks: the user's own, on a database that can."""
-    return connection.vendor == "postgresql" and not in_testcase(connection) and in_user_transaction(connection)
-
-
-def plain(model: type[Model], using: str) -> QuerySet[Any]:
-    """Every row of the model's own table, whatever its managers hide."""
-    return QuerySet(model=model, using=using)
-
-
-def with_token(write: RowWrite, token: int) -> list[tuple[Field[Any, Any], None, Any]]:
-    """The values that the statement writes, ``last_token`` included, whatever ``update_fields`` said."""
-    column = write.fence.owner._meta.get_field("last_token")
-    return [(field, None, value) for field, _model, value in write.values] + [(column, None, token)]  # type: ignore[list-item]
-
-
-def attempt_of(lease: Lease, write: RowWrite, token: int, seen: int | None) -> Attempt:
-    """The history row of an accepted UPDATE of one row; a refusal changes its outcome."""
-    return attempt(lease, write.fence, write.pk, token, action="update", seen=write.pin if seen is None else seen)
-
-
-def attempt(lease: Lease, fence: ModelFence, pk: Any, token: int, *, action: str, seen: int | None) -> Attempt:
-    """The history row of an accepted write under ``lease``."""
-    return Attempt(
-        namespace=lease.namespace,
-        token=token,
-        grant_token=lease.token,
-        resource=lease.resource,
-        model=fence.label,
-        object_pk=str(pk),
-        action=action,
-        outcome=history.ACCEPTED,
-        seen=seen,
-    )
 
 
 def refused(

@@ -54,14 +54,14 @@ QUEUES = "tests/backends/test_waiting.py::"
 MUTANTS = (
     Mutant(
         name="the < of the row fence (one statement)",
-        file="fencing/writes.py",
+        file="fencing/statements.py",
         old="(SELECT 1 FROM old WHERE old.seen < %s{compare})",
         new="(SELECT 1 FROM old WHERE (old.seen < %s OR true){compare})",
         tests=(SAVE + "test_row_fence_alone_refuses_a_token_that_is_not_higher",),
     ),
     Mutant(
         name="the < of the row fence (steps)",
-        file="fencing/writes.py",
+        file="fencing/statements.py",
         old="pk=write.pk, last_token__lt=token, **condition",
         new="pk=write.pk, **condition",
         tests=(SAVE + "test_row_fence_alone_refuses_a_token_that_is_not_higher",),
@@ -117,7 +117,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the resource's row (steps)",
-        file="fencing/writes.py",
+        file="fencing/statements.py",
         old="passed = seen is not None and pass_resource(connection, lease, begun=has_begun(connection, lease))",
         new="passed = seen is not None",
         tests=(SAVE + "test_superseded_holder_cannot_write_a_row_that_nobody_newer_has_touched",),
@@ -235,7 +235,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the idling bound with the first lock",
-        file="fencing/writes.py",
+        file="fencing/statements.py",
         old="    bound = bounds_idling(connection)\n",
         new="    bound = False\n",
         tests=(TRANSACTIONS + "test_sleeper_after_its_first_write_is_ended_by_the_database",),
