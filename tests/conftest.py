@@ -16,6 +16,7 @@ import redis
 from django.conf import settings
 from django.db import connection
 
+from fencing.scope import held_leases, let_go
 from inventory_demo.servers import running
 from tests.services import PrivateValkey
 
@@ -75,3 +76,13 @@ def process_environment(django_db_setup: None) -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "FENCING_TEST_DATABASE": str(connection.settings_dict["NAME"]),
     }
+
+
+@pytest.fixture(autouse=True)
+def _no_lease_left_in_the_context() -> Iterator[None]:
+    """A lease that a test leaves in its context would be held by every test after it."""
+    yield
+    left = held_leases()
+    for held in left:
+        let_go(held)
+    assert not left, f"the test left {left} in its context"
