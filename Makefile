@@ -6,11 +6,12 @@ WORKERS ?= 2
 ARGS ?=
 RUN = .venv/bin/python
 
-.PHONY: help demo test serve lint format mutants clean
+.PHONY: help demo test test-all serve lint format mutants clean
 
 help:
 	@echo "make demo     a sleeping worker is overtaken, woken up, and refused by PostgreSQL"
 	@echo "make test     the test suite on real servers"
+	@echo "make test-all the same with failovers, clusters and broken networks: some two minutes more"
 	@echo "make serve    the example project in the browser"
 	@echo "make lint     style, types, import layers, missing migrations"
 	@echo "make format   apply the formatter"
@@ -21,6 +22,9 @@ demo: .venv/ready
 	@$(RUN) manage.py demo
 
 test: .venv/ready
+	@$(RUN) -m pytest -n $(WORKERS) -m "not heavy" $(ARGS)
+
+test-all: .venv/ready
 	@$(RUN) -m pytest -n $(WORKERS) $(ARGS)
 
 serve: .venv/ready

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,3 +33,11 @@ def proxied() -> Iterator[tuple[PrivateValkey, Proxy]]:
     """A Valkey, and the proxy in front of it."""
     with PrivateValkey() as server, Proxy(server) as proxy:
         yield server, proxy
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of this folder is heavy; the hook is asked about the items of every folder."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.heavy)
