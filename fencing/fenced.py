@@ -110,7 +110,7 @@ class FencedModel(models.Model):
         connection = connections[using or router.db_for_write(type(self), instance=self)]
         with self._fence_under(lease), bulkwrites.fenced_steps(connection):
             if lifted(connection) is None:
-                held = require_lease(self.fence_name(), fence.using, f"deleting {fence.label}")
+                held = require_lease(self.fence_name(), fence.using, f"deleting {fence.label} {self.pk}")
                 bulkwrites.ensure_there(connection, fence, held, self.pk)
             if keep_parents and fence.owner is not type(self)._meta.concrete_model:
                 FencedQuerySet(type(self), using=connection.alias).filter(pk=self.pk).update()

@@ -98,6 +98,7 @@ def test_leases_are_listed_with_who_holds_them_and_for_how_long(backend: LeaseBa
         assert len(limited["leases"]) == 1 and limited["truncated"]
         assert "--limit" in run("leases", "--limit", 1)
     assert shown("leases")["leases"] == []
+    assert run("leases").strip() == "Nobody holds a lease."
 
 
 # --- reigns

@@ -77,6 +77,9 @@ class Command(BaseCommand):
                 as_json({"using": using, "namespace": config.namespace, "leases": leases, "truncated": truncated})
             )
             return
+        if not leases:
+            self.stdout.write("Nobody holds a lease.")
+            return
         rows = [
             [
                 lease["resource"],
