@@ -80,7 +80,7 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
         parts.append(text)
         params.extend(values)
 
-    bound = bounds_idling(connection)
+    bound = bounds_idling(connection, lease)
     if bound:
         part(f"bound AS MATERIALIZED (SELECT {IDLE_BOUND})", [milliseconds(conf.idle_in_transaction(lease.ttl))] * 2)
     part(
@@ -165,9 +165,10 @@ def has_begun(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
     return fenced_transaction(connection, lease) is not None
 
 
-def bounds_idling(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the open transaction must be kept from idling with locks: the user's own, on a database that can."""
-    return connection.vendor == "postgresql" and not in_testcase(connection) and in_user_transaction(connection)
+def bounds_idling(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
+    """Whether the open transaction must be kept from idling with locks: the user's own, unless a setting says never."""
+    is_users = connection.vendor == "postgresql" and not in_testcase(connection) and in_user_transaction(connection)
+    return is_users and conf.idle_in_transaction(lease.ttl) > 0
 
 
 def plain(model: type[Model], using: str) -> QuerySet[Any]:

@@ -236,7 +236,7 @@ MUTANTS = (
     Mutant(
         name="the idling bound with the first lock",
         file="fencing/statements.py",
-        old="    bound = bounds_idling(connection)\n",
+        old="    bound = bounds_idling(connection, lease)\n",
         new="    bound = False\n",
         tests=(TRANSACTIONS + "test_sleeper_after_its_first_write_is_ended_by_the_database",),
     ),

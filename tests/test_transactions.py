@@ -298,6 +298,16 @@ def test_sleeper_after_its_first_write_is_ended_by_the_database(stock: Stock) ->
     assert quantity() == 11
 
 
+@pytest.mark.parametrize(("setting", "bound"), [(None, "30s"), (7, "7s"), (0, "0"), (False, "0")])
+def test_idling_bound_is_the_settings(stock: Stock, settings: Any, setting: Any, bound: str) -> None:
+    """Off means no bound at all, not the smallest one."""
+    settings.FENCING = {**settings.FENCING, "IDLE_IN_TRANSACTION": setting}
+    with lease("stock:42", ttl=30) as held, held.atomic(), connection.cursor() as cursor:
+        add(held, -1)
+        cursor.execute("SELECT current_setting('idle_in_transaction_session_timeout')")
+        assert cursor.fetchone() == (bound,)
+
+
 def test_sleeper_between_its_end_and_its_commit_is_ended_by_the_database(
     stock: Stock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
