@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.apps import apps
@@ -12,14 +13,14 @@ from django.db import Error as DatabaseProblem
 from django.db.models import Max, Model
 
 from fencing import conf
-from fencing.backends import get_backend
-from fencing.backends.base import Place
+from fencing.backends import LeaseBackend, get_backend
+from fencing.backends.base import NeedsRange, Place
 from fencing.conf import BackendConfig
 from fencing.exceptions import InvalidTokenError, LeaseBackendError
 from fencing.naming import owns_token
-from fencing.ranges import MAX_RAISE, namespace_of
+from fencing.ranges import MAX_RAISE, reserve
 from fencing.tables import table
-from fencing.tokens import open_range, place_of
+from fencing.tokens import open_reign, place_of
 
 # A database that was restored does not know what was issued after its backup: more than this it cannot have been.
 MARGIN = 2**32
@@ -74,32 +75,60 @@ def logged_reigns(using: str = conf.DEFAULT_ALIAS) -> Reigns:
     )
 
 
-def open_reigns(using: str = conf.DEFAULT_ALIAS, *, by: str) -> dict[int, range]:
+def open_reigns(using: str = conf.DEFAULT_ALIAS, *, by: str) -> dict[int, int]:
     """Let every partition count on far above everything that any database knows: after a database was restored.
+
+    The database goes first: a store whose reign is closed after that gets no range below, whoever reserves it.
 
     Args:
         using: alias of the lease backend.
         by: who does it, for the log.
 
     Returns:
-        The numbers that each partition has now.
+        For each partition a number that is nobody's: every grant from now on has a higher one.
 
     Raises:
         InvalidTokenError: a row holds a number that nobody can have issued; then nothing is opened.
-        LeaseBackendError: a store or a database did not answer as it should.
+        LeaseBackendError: a store or a database did not answer as it should. It names the partitions that may go on as
+            before; to open them again is safe.
         TokensExhaustedError: no number is left.
     """
     backend = get_backend(using)
-    config = backend.config
-    place_of(backend, "reigns")
+    places = _counters(backend)
+    for place in places:
+        # A store that does not answer shall cost no numbers, and be told before anything has changed.
+        backend.peek(place)
+    _raise_ceiling(backend.config, places, by)
+    opened: dict[int, int] = {}
+    failed: dict[int, LeaseBackendError] = {}
+    for place in places:
+        try:
+            opened[place.partition] = open_reign(backend, place)
+        except LeaseBackendError as error:
+            failed[place.partition] = error
+    if failed:
+        named, first = ", ".join(map(str, failed)), next(iter(failed.values()))
+        detail = f"of {len(places)} partitions, these may count on as before: {named}. Open again. {first}"
+        raise LeaseBackendError(backend.config.alias, detail) from first
+    return opened
+
+
+def _counters(backend: LeaseBackend) -> list[Place]:
+    """Where the store counts: a place in each partition."""
+    first = place_of(backend, "reigns")
+    return [replace(first, partition=partition) for partition in range(backend.config.partitions)]
+
+
+def _raise_ceiling(config: BackendConfig, places: list[Place], by: str) -> None:
+    """Let every range that is reserved from now on lie far above everything, and log who wanted that."""
     try:
         above = _highest(config) + MARGIN
     except DatabaseProblem as error:
         detail = f"the highest number cannot be read: {type(error).__name__}: {error}"
         raise LeaseBackendError(config.alias, detail) from error
-    space = namespace_of(config).space
-    places = [Place(space=space, partition=partition, resource="reigns") for partition in range(config.partitions)]
-    return {place.partition: open_range(backend, place, above, f"opened by {by}") for place in places}
+    opening = NeedsRange(reign=f"opening:{secrets.token_hex(8)}", server=f"opened by {by}"[:80], next=above + 1)
+    for place in places:
+        reserve(config, place, 1, seen=above, reign=opening)
 
 
 def databases_of(using: str) -> list[str]:

@@ -8,7 +8,6 @@ a range when it has none.
 from __future__ import annotations
 
 import logging
-import secrets
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -119,32 +118,20 @@ def draw_from_store(backend: LeaseBackend, resource: str) -> tuple[Place, int]:
     return place, granted.token
 
 
-def open_range(backend: LeaseBackend, place: Place, above: int, by: str) -> range:
-    """Reserve numbers above ``above`` and everything else, install them at once, and log that as a reign of its own.
+def open_reign(backend: LeaseBackend, place: Place) -> int:
+    """Close the reign at ``place`` and begin one above everything that is reserved in the database by now.
 
-    Args:
-        backend: whose store gets them.
-        place: the counter.
-        above: the numbers begin above it.
-        by: who wanted it, for the log; it stands in the place of the server.
+    Only who hears of the new reign can get it a range, so every range that it has was reserved after this began.
 
     Returns:
-        The numbers; every grant at ``place`` from now on has one of them, or a higher one.
+        The new reign's first number, which is nobody's; every later one at ``place`` is higher.
 
     Raises:
-        InvalidTokenError: ``above`` is too far above everything reserved.
         LeaseBackendError: the store or the database did not answer as it should.
         TokensExhaustedError: no number is left.
     """
-    config, opening = backend.config, secrets.token_hex(4)
-    for _ in range(ROUNDS):
-        answer = backend.draw(place)
-        issued = answer.next - 1 if isinstance(answer, NeedsRange) else answer.token
-        logged = NeedsRange(reign=f"{answer.reign}+{opening}", server=by[:80], next=issued + 1)
-        numbers = reserve(config, place, config.block, issued=issued, seen=above, reign=logged)
-        if backend.install(place, answer.reign, numbers[0], numbers[-1]):
-            return numbers
-    raise _no_range_kept(backend)
+    backend.close_reign(place)
+    return with_range(backend, place, partial(backend.draw, place)).token
 
 
 def raise_above(backend: LeaseBackend, place: Place, seen: int) -> None:

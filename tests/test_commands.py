@@ -14,12 +14,13 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
-from fencing import LeaseHeldError, LeaseLostError, StaleWriteError, lease, revocation, tokens
+from fencing import LeaseBackendError, LeaseHeldError, LeaseLostError, StaleWriteError, lease, revocation, tokens
 from fencing.backends import LeaseBackend, get_backend
-from fencing.backends.base import Granted, HolderInfo
+from fencing.backends.base import Granted, HolderInfo, NeedsRange, Place
 from fencing.management.output import as_table, as_time
 from fencing.models import FencedResource, FencedWrite, Operation, Reign, TokenGrant, TokenRange
-from fencing.reigns import MARGIN
+from fencing.ranges import reserve
+from fencing.reigns import MARGIN, _counters
 from fencing.revocation import revoke
 from fencing.scope import holder_info
 from inventory_demo.models import Stock
@@ -139,6 +140,57 @@ def test_s11_an_opened_range_is_above_what_a_restored_database_forgot(backend: L
     assert grant(backend, "stock:new") == opened["first"]
 
 
+def test_who_asked_for_a_range_before_the_opening_installs_none_after_it(backend: LeaseBackend) -> None:
+    for number in range(10):
+        grant(backend, f"stock:{number}")
+    place = tokens.place_of(backend, "stock:late")
+    asked = backend.acquire(place, "late", 30.0, HolderInfo())
+    assert isinstance(asked, NeedsRange)
+    numbers = reserve(backend.config, place, 10, issued=asked.next - 1, reign=asked)
+    (opened,) = shown("reigns", "--open")["opened"]
+    assert not backend.install(place, asked.reign, numbers[0], numbers[-1])
+    assert grant(backend, "stock:late") == opened["first"] > numbers[-1] + MARGIN
+
+
+@pytest.mark.parametrize("when", ["before the close", "after the close"])
+def test_a_store_that_forgets_while_it_is_opened_counts_above_as_well(
+    backend: LeaseBackend, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    before = grant(backend, "stock:1")
+    close = backend.close_reign
+
+    def forgetful(place: Place) -> NeedsRange:
+        if when == "before the close":
+            forget(backend)
+        answer = close(place)
+        if when == "after the close":
+            forget(backend)
+        return answer
+
+    monkeypatch.setattr(backend, "close_reign", forgetful)
+    (opened,) = shown("reigns", "--open")["opened"]
+    assert grant(backend, "stock:2") == opened["first"] > before + MARGIN
+    forget(backend)
+    assert grant(backend, "stock:3") > opened["first"]
+
+
+def test_a_client_that_is_faster_than_the_opening_gets_a_range_above_too(
+    backend: LeaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes first: whoever hears of the new reign reserves above everything."""
+    before, close, faster = grant(backend, "stock:1"), backend.close_reign, []
+
+    def overtaken(place: Place) -> NeedsRange:
+        answer = close(place)
+        faster.append(grant(backend, "stock:fast"))
+        return answer
+
+    monkeypatch.setattr(backend, "close_reign", overtaken)
+    (opened,) = shown("reigns", "--open")["opened"]
+    assert before + MARGIN < faster[0] < opened["first"]
+    assert grant(backend, "stock:2") == opened["first"]
+
+
 @pytest.mark.parametrize("where", ["row", "resource", "grant", "ceiling"])
 def test_an_opened_range_is_above_every_number_in_the_database(backend: LeaseBackend, where: str) -> None:
     tokens.place_of(backend, "stock:42")
@@ -163,10 +215,11 @@ def test_opening_is_installed_at_once_and_logged_as_a_reign_of_its_own(backend: 
     told = run("reigns", "--open")
     now = grant(backend, "stock:2")
     assert now > first + MARGIN and f"counts from {now} on" in told
-    old, new = shown("reigns")["reigns"]
-    assert old["last_token"] == new["first_token"] - 1
-    assert new["server"].startswith("opened by ") and new["reign"].startswith(old["reign"] + "+")
-    assert Reign.objects.filter(namespace=backend.config.namespace).count() == 2
+    old, opening, new = shown("reigns")["reigns"]
+    assert old["last_token"] == opening["first_token"] - 1
+    assert opening["server"].startswith("opened by ") and opening["reign"].startswith("opening:")
+    assert new["first_token"] == opening["last_token"] + 1 == now - 1
+    assert new["server"] == old["server"] and new["reign"] != old["reign"]
     run("reigns", "--open")
     assert grant(backend, "stock:3") > now + MARGIN
 
@@ -178,6 +231,31 @@ def test_every_partition_is_opened(backend: LeaseBackend, settings: Any) -> None
     opened = shown("reigns", "--open")["opened"]
     assert [one["partition"] for one in opened] == [0, 1, 2]
     assert min(grant(get_backend(), f"lager:{number}") for number in range(20)) > before + MARGIN
+
+
+def test_a_partition_that_does_not_answer_is_named_and_the_others_are_opened(
+    backend: LeaseBackend, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster whose second node fails in between."""
+    entry = {**settings.FENCING["BACKENDS"]["default"], "PARTITIONS": 3, "NAMESPACE": f"n-{secrets.token_hex(6)}"}
+    settings.FENCING = {"BACKENDS": {"default": entry}}
+    backend = get_backend()
+    before = [grant(backend, f"stock:{number}") for number in range(20)]
+    close, away = backend.close_reign, [1]
+
+    def closed(place: Place) -> NeedsRange:
+        if place.partition in away:
+            raise LeaseBackendError("default", "the node is away")
+        return close(place)
+
+    monkeypatch.setattr(backend, "close_reign", closed)
+    with pytest.raises(CommandError, match=r"of 3 partitions, these may count on as before: 1\..*the node is away"):
+        run("reigns", "--open")
+    numbers = {place.partition: backend.draw(place).token for place in _counters(backend) if place.partition != 1}  # type: ignore[union-attr]
+    assert sorted(numbers) == [0, 2] and min(numbers.values()) > max(before) + MARGIN
+    away.clear()
+    assert [one["partition"] for one in shown("reigns", "--open")["opened"]] == [0, 1, 2]
+    assert min(grant(backend, f"lager:{number}") for number in range(20)) > max(numbers.values())
 
 
 def test_a_number_that_was_invented_opens_nothing(backend: LeaseBackend) -> None:

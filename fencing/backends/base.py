@@ -147,6 +147,14 @@ class LeaseBackend(ABC):
     def install(self, place: Place, reign: str, first: int, last: int) -> bool:
         """Let ``reign`` count from ``first`` to ``last``, if it still reigns here and ``first`` is not below its next."""
 
+    @abstractmethod
+    def close_reign(self, place: Place) -> NeedsRange:
+        """Let a new reign begin, without a range: no number of the one before is issued any more.
+
+        A range that was reserved for the one before is refused from now on, and leases of it never advance; they live on
+        otherwise. A request that is sent again closes once more.
+        """
+
     def waiter(self, holder: str, ttl: float, info: HolderInfo) -> Waiter:
         """How ``holder`` waits for a lease that it wants for ``ttl`` seconds. This default asks every now and then."""
         return Waiter(self, holder, ttl, info)

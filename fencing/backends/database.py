@@ -140,6 +140,11 @@ class DatabaseBackend(LeaseBackend):
 
         return self._ask(ask)
 
+    def close_reign(self, place: Place) -> NeedsRange:
+        """See the contract."""
+        values = values_of(place)
+        return self._ask(lambda dialect, cursor: _range_needed(dialect, cursor, values, close=True))
+
     def live(self, space: str, partition: int, limit: int) -> Iterator[LiveLease]:
         """See the contract."""
         yield from self._leases(Place(space=space, partition=partition), HERE, limit)
@@ -255,15 +260,15 @@ def _reign(dialect: Dialect, cursor: Any, values: Mapping[str, Any]) -> str | No
     return None if row is None else str(row[0])
 
 
-def _range_needed(dialect: Dialect, cursor: Any, values: Mapping[str, Any]) -> NeedsRange:
-    """What the counter asks for, in a new reign where this server did not write it."""
+def _range_needed(dialect: Dialect, cursor: Any, values: Mapping[str, Any], *, close: bool = False) -> NeedsRange:
+    """What the counter asks for, in a new reign where this server did not write it, or where the present one is closed."""
     counter = quoted("StoredCounter")
     cursor.execute(
         f'INSERT INTO {counter} (space, "partition", reign, server, next, ceiling, dropped) '
         f"VALUES (%(space)s, %(partition)s, %(offer)s, {dialect.server}, 1, 0, 0) "
         'ON CONFLICT (space, "partition") DO UPDATE SET reign = excluded.reign, server = excluded.server, ceiling = 0 '
-        f"WHERE {counter}.server <> excluded.server",
-        {**values, "offer": uuid4().hex},
+        f"WHERE %(close)s OR {counter}.server <> excluded.server",
+        {**values, "offer": uuid4().hex, "close": close},
     )
     cursor.execute(f"SELECT reign, server, next, ceiling FROM {counter} WHERE {HERE}", values)
     row = cursor.fetchone()

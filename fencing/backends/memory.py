@@ -170,6 +170,13 @@ class MemoryBackend(LeaseBackend):
             counter.next, counter.ceiling = first, last
             return True
 
+    def close_reign(self, place: Place) -> NeedsRange:
+        """See the contract."""
+        with self._turn:
+            counter = self._counter(place.space, place.partition)
+            counter.reign, counter.ceiling = uuid.uuid4().hex, 0
+            return NeedsRange(reign=counter.reign, server=self._server, next=counter.next)
+
     def live(self, space: str, partition: int, limit: int) -> Iterator[LiveLease]:
         """See the contract."""
         with self._turn:

@@ -34,7 +34,7 @@ from fencing.backends.base import (
     Place,
     Waiter,
 )
-from fencing.backends.scripts import ACQUIRE, ADVANCE, DRAW, GIVE_UP, INSTALL, RELEASE, RENEW, REVOKE, Script
+from fencing.backends.scripts import ACQUIRE, ADVANCE, CLOSE, DRAW, GIVE_UP, INSTALL, RELEASE, RENEW, REVOKE, Script
 from fencing.backends.waiting import Listener, Listeners, QueueWaiter
 from fencing.backends.wire import escaped, event, milliseconds, moment, packed, text, unpacked
 from fencing.exceptions import LeaseBackendError
@@ -141,6 +141,11 @@ class RedisBackend(LeaseBackend):
     def install(self, place: Place, reign: str, first: int, last: int) -> bool:
         """See the contract."""
         return bool(self._run(INSTALL, self._keys(place, "counter"), reign, first, last))
+
+    def close_reign(self, place: Place) -> NeedsRange:
+        """See the contract."""
+        reply = text(self._run(CLOSE, self._keys(place, "counter"), os.urandom(8).hex()))
+        return self._issued(reply)  # type: ignore[return-value]  # this script issues nothing
 
     def live(self, space: str, partition: int, limit: int) -> Iterator[LiveLease]:
         """See the contract. No index is kept for this: it scans the keys of the whole Redis database, by cursor."""

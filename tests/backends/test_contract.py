@@ -159,6 +159,54 @@ def test_a_range_of_another_reign_is_refused(store: Store) -> None:
     assert store.grant("holder") == 1
 
 
+def test_no_number_of_a_closed_reign_is_issued(store: Store) -> None:
+    token = store.grant("holder")
+    old = store.backend.draw(store.place())
+    assert isinstance(old, Granted)
+    closed = store.backend.close_reign(store.place())
+    assert closed.reign != old.reign
+    assert closed.next == old.token + 1, "still a lower bound"
+    assert store.backend.acquire(store.place("other"), "other", 30.0, NOBODY) == closed
+    assert store.backend.draw(store.place()) == closed
+    assert store.backend.install(store.place(), closed.reign, 5000, 6000)
+    assert store.grant("other", "other") == 5000
+    assert token < old.token
+
+
+def test_a_range_that_was_reserved_for_a_closed_reign_comes_too_late(store: Store) -> None:
+    asked = store.backend.draw(store.place()).reign
+    closed = store.backend.close_reign(store.place())
+    assert not store.backend.install(store.place(), asked, 2000, 3000)
+    assert store.backend.install(store.place(), closed.reign, 5000, 6000)
+    assert not store.backend.install(store.place(), asked, 7000, 8000)
+    assert store.grant("holder") == 5000
+
+
+def test_leases_outlive_the_close_of_their_reign_and_never_advance(store: Store) -> None:
+    token = store.grant("holder")
+    closed = store.backend.close_reign(store.place())
+    assert store.backend.advance(store.place(), "holder") == Lost()
+    assert store.backend.install(store.place(), closed.reign, 5000, 6000)
+    assert store.backend.advance(store.place(), "holder") == Lost()
+    assert store.backend.renew(store.place(), "holder", 30.0)
+    answer = store.backend.acquire(store.place(), "other", 30.0, NOBODY)
+    assert isinstance(answer, Held)
+    assert store.backend.release(store.place(), "holder", token)
+    assert store.grant("other") == 5000
+
+
+def test_closing_again_closes_once_more_and_closing_nothing_begins(store: Store) -> None:
+    first = store.backend.close_reign(store.place())
+    again = store.backend.close_reign(store.place())
+    assert first.reign != again.reign
+    assert not store.backend.install(store.place(), first.reign, 5000, 6000)
+    empty = Store(store.backend)
+    assert empty.needs_range() == empty.needs_range()
+    fresh = Store(store.backend)
+    closed = fresh.backend.close_reign(fresh.place())
+    assert (closed.next, closed) == (1, fresh.needs_range())
+
+
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_odd_names_stay_what_they_are(store: Store, name: str) -> None:
     token = store.grant("holder", name)

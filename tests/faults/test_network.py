@@ -195,6 +195,7 @@ def calls_of(backend: LeaseBackend, place: Place, holder: str, token: int) -> di
         "revoke": lambda: backend.revoke(place, token),
         "draw": lambda: backend.draw(place),
         "install": lambda: backend.install(place, "reign", 1, 2),
+        "close_reign": lambda: backend.close_reign(place),
         "peek": lambda: backend.peek(place),
         "live": lambda: list(backend.live(place.space, 0, 5)),
         "read_events": lambda: backend.read_events(place.space, 0, 5),

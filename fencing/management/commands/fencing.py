@@ -110,9 +110,9 @@ class Command(BaseCommand):
                 }
                 for one in found.log
             ]
-            ranges = [{"partition": at, "first": one[0], "last": one[-1]} for at, one in opened.items()]
+            firsts = [{"partition": at, "first": drawn + 1} for at, drawn in opened.items()]
             shown = {"namespace": found.namespace, "partitions": found.partitions, "ceiling": found.ceiling}
-            self.stdout.write(as_json({"using": using, **shown, "reigns": log, "opened": ranges}))
+            self.stdout.write(as_json({"using": using, **shown, "reigns": log, "opened": firsts}))
             return
         rows = [
             [one.partition, one.first, one.last, one.server, one.reign, one.opened_at.isoformat(" ", "seconds")]
@@ -120,8 +120,8 @@ class Command(BaseCommand):
         ]
         self.stdout.write(f"Namespace {found.namespace}: numbers are reserved up to {found.ceiling}.")
         self.stdout.write(as_table(["PARTITION", "FROM", "TO AT MOST", "SERVER", "REIGN", "OPENED"], rows))
-        for partition, numbers in opened.items():
-            self.stdout.write(f"Partition {partition} counts from {numbers[0]} on now.")
+        for partition, drawn in opened.items():
+            self.stdout.write(f"Partition {partition} counts from {drawn + 1} on now.")
 
     def _revoke(
         self,
