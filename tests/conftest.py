@@ -18,6 +18,7 @@ from django.db import connection
 
 from fencing.scope import held_leases, let_go
 from inventory_demo.servers import running
+from tests import no_skips
 from tests.services import PrivateValkey
 
 _servers = pytest.StashKey[ExitStack]()
@@ -25,6 +26,8 @@ _servers = pytest.StashKey[ExitStack]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the servers before any worker exists, so that the workers only adopt them."""
+    if no_skips.in_force():
+        config.pluginmanager.register(no_skips)
     config.stash[_servers] = stack = ExitStack()
     stack.enter_context(running())
 

@@ -19,6 +19,10 @@ from fencing.guards import FenceGuard
 
 ALIAS = "guards"
 
+# For what only these databases can do: the connection of the test is theirs, whatever others it could have.
+ON_POSTGRESQL = pytest.mark.parametrize("connection", ["postgresql"], indirect=True)
+ON_SQLITE = pytest.mark.parametrize("connection", ["sqlite"], indirect=True)
+
 
 @pytest.fixture(params=["postgresql", "sqlite"])
 def connection(

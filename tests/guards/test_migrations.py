@@ -14,7 +14,7 @@ from django.db.migrations.writer import MigrationWriter, OperationWriter
 from fencing.guards import FenceGuard, guard_name_of
 from fencing.operations import Unfenced
 
-from .conftest import ALIAS, Steps, create_model, insert, rows, run
+from .conftest import ALIAS, ON_POSTGRESQL, Steps, create_model, insert, rows, run
 
 
 def guard_of(steps: Steps, table: str, column: str = "quantity") -> str | None:
@@ -223,9 +223,9 @@ def test_quotes_in_names(steps: Steps) -> None:
     assert guard_of(steps, '"it\'s"') == "o'clock"
 
 
+@ON_POSTGRESQL
 def test_null_to_not_null_without_unfenced_is_refused_on_postgresql(stock: Steps) -> None:
-    if stock.connection.vendor != "postgresql":
-        pytest.skip("SQLite copies the rows into a new table")
+    """SQLite copies the rows into a new table."""
     inner = CHANGES["null to not null"].operations[0]
     with pytest.raises(IntegrityError, match="fencing guard"):
         stock.forwards(inner)
@@ -242,9 +242,9 @@ def test_unfenced_ends_inside_its_migration(stock: Steps) -> None:
         stock.forwards(CHANGES["sql"], migrations.RunSQL("UPDATE shop_stock SET sku = 'c'"))
 
 
+@ON_POSTGRESQL
 def test_unfenced_prints_what_lifts_the_guard(stock: Steps) -> None:
-    if stock.connection.vendor != "postgresql":
-        pytest.skip("SQLite's guard asks Python, so no script can lift it")
+    """SQLite's guard asks Python, so no script can lift it."""
     state = stock.states[-1]
     with stock.connection.schema_editor(collect_sql=True) as editor:
         CHANGES["sql"].database_forwards("shop", editor, state, state)
@@ -284,10 +284,9 @@ def test_makemigrations_sees_no_change_where_there_is_none(stock: Steps) -> None
     assert autodetector._detect_changes() == {}
 
 
+@ON_POSTGRESQL
 def test_two_migrations_at_the_same_time(steps: Steps) -> None:
     """Each replaces the function: without the advisory lock one ends in "tuple concurrently updated"."""
-    if steps.connection.vendor != "postgresql":
-        pytest.skip("SQLite has one writer")
     state = steps.states[-1].clone()
     for name in ("First", "Second"):
         create_model(name).state_forwards("shop", state)

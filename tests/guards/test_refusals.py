@@ -15,7 +15,7 @@ from django.utils.connection import ConnectionProxy
 from fencing.exceptions import InvalidTokenError
 from fencing.guards import guard_name_of, lift, lifted, naming_token
 
-from .conftest import ALIAS, Steps, create_model, insert, rows, run
+from .conftest import ALIAS, ON_POSTGRESQL, ON_SQLITE, Steps, create_model, insert, rows, run
 
 GUARD = "shop_stock_fence"
 
@@ -126,9 +126,8 @@ def test_other_integrity_errors_are_nobodys_refusal(stock: Steps) -> None:
     assert guard_name_of(caught.value) is None
 
 
+@ON_SQLITE
 def test_sqlite_refuses_programs_without_the_functions(stock: Steps) -> None:
-    if stock.connection.vendor != "sqlite":
-        pytest.skip("the functions are SQLite's")
     stranger = sqlite3.connect(stock.connection.settings_dict["NAME"])
     try:
         with pytest.raises(sqlite3.OperationalError, match="no such function"):
@@ -153,9 +152,9 @@ def test_lift_with_0_keeps_last_token(stock: Steps) -> None:
     assert rows(stock.connection, "shop_stock") == [(11, 5)]
 
 
+@ON_POSTGRESQL
 def test_postgresql_never_lowers_last_token_even_when_lifted(stock: Steps) -> None:
-    if stock.connection.vendor != "postgresql":
-        pytest.skip("SQLite cannot change what the statement writes")
+    """SQLite cannot change what the statement writes."""
     with transaction.atomic(using=ALIAS), lift(stock.connection, 3):
         run(stock.connection, "UPDATE shop_stock SET quantity = 0, last_token = 1")
     assert rows(stock.connection, "shop_stock") == [(0, 5)]
@@ -244,9 +243,8 @@ def test_lift_and_naming_refuse_what_is_no_number(connection: Any, number: Any) 
             pass
 
 
+@ON_SQLITE
 def test_sqlite_connection_does_not_keep_its_wrapper_alive(stock: Steps) -> None:
-    if stock.connection.vendor != "sqlite":
-        pytest.skip("the functions are SQLite's")
     copy = stock.connection.copy()
     run(copy, "SELECT 1")
     raw, reference = copy.connection, weakref.ref(copy)
