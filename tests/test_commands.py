@@ -122,7 +122,7 @@ def test_reigns_are_listed_with_their_ranges_and_the_ceiling(backend: LeaseBacke
 def forget(backend: LeaseBackend) -> None:
     """What a restart does to a store."""
     if hasattr(backend, "_client"):
-        backend._client.flushall()
+        backend._client.redis.flushall()
     else:
         with connection.cursor() as cursor:
             cursor.execute("UPDATE fencing_storedcounter SET server = 'another', next = 1")

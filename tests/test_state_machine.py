@@ -133,7 +133,7 @@ class Machine(RuleBasedStateMachine):
         if self.in_memory:
             backend._start()
         else:
-            backend._client.flushdb()
+            backend._client.redis.flushdb()
         self.live = None
 
     @rule(who=AGO)

@@ -66,7 +66,7 @@ def row_of(backend: LeaseBackend) -> TokenRange:
 
 
 def raw(backend: LeaseBackend) -> Any:
-    return backend._client  # type: ignore[attr-defined]
+    return backend._client.redis  # type: ignore[attr-defined]
 
 
 def counter(place: Place) -> str:

@@ -298,7 +298,7 @@ def test_forked_child_listens_for_itself(server: PrivateValkey, store: redis.Red
     backend = get_backend()
     assert isinstance(backend, RedisBackend)
     listener = backend._listeners.take()
-    listener.listen(b"of the parent", backend._client.connection_pool)
+    listener.listen(b"of the parent", backend._client.redis.connection_pool)
     backend._listeners.put_back(listener)
     if (child := os.fork()) == 0:
         os._exit(0 if backend._listeners.take() is not listener else 1)

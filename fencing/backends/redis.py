@@ -9,18 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 from django.conf import settings
-from django.core.cache import InvalidCacheBackendError, caches
+from django.core.cache import caches
 from django.core.checks import CheckMessage, Error
-from django_redis import get_redis_connection
-from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError as BrokenConnection
-from redis.exceptions import NoScriptError, RedisError
-from redis.retry import Retry
 
 from fencing.backends.base import (
     Granted,
@@ -34,9 +27,11 @@ from fencing.backends.base import (
     Place,
     Waiter,
 )
+from fencing.backends.redis_client import RedisClient
 from fencing.backends.scripts import ACQUIRE, ADVANCE, CLOSE, DRAW, GIVE_UP, INSTALL, RELEASE, RENEW, REVOKE, Script
 from fencing.backends.waiting import Listener, Listeners, QueueWaiter
 from fencing.backends.wire import escaped, event, milliseconds, moment, packed, text, unpacked
+from fencing.conf import BackendConfig
 from fencing.exceptions import LeaseBackendError
 
 # The keys of a grant, and those of them that each resource has for itself.
@@ -44,12 +39,6 @@ LEASE_KEYS = ("lease", "counter", "events", "queue")
 OF_RESOURCE = ("lease", "queue")
 # How many keys one SCAN step looks at, and how many leases one round trip reads.
 BATCH = 500
-# Seconds to wait for the answer to a subscription.
-LISTEN_TIMEOUT = 5.0
-# Seconds that a call may wait for the server where the settings name none; older redis-py would wait for ever.
-SOCKET_TIMEOUT = 5.0
-# How servers say that the user may not run a command which a script calls: Valkey, and Redis until and since 7.0.
-FORBIDDEN = ("ACL failure", "can't run this command", "NOPERM")
 
 
 class RedisBackend(LeaseBackend):
@@ -57,6 +46,11 @@ class RedisBackend(LeaseBackend):
 
     # Lines that the outbox keeps when nobody collects them, about 100 bytes each.
     events_cap = 100_000
+
+    def __init__(self, config: BackendConfig) -> None:
+        super().__init__(config)
+        self._client = RedisClient(config.alias, config.cache)
+        self._listeners = Listeners(lambda: Listener(RedisClient.connect_to_listen, RedisClient.broken))
 
     def acquire(self, place: Place, holder: str, ttl: float, info: HolderInfo) -> Granted | Held | NeedsRange:
         """See the contract: one script, one round trip."""
@@ -74,10 +68,11 @@ class RedisBackend(LeaseBackend):
         self, place: Place, holder: str, ttl: float, info: HolderInfo, listener: Listener
     ) -> Granted | Held | NeedsRange:
         channel = f"{self._prefix(place.space, place.partition)}waiter:{listener.name}".encode()
-        with self._errors():
-            listener.listen(channel, self._pool(place))
+        with self._client.errors():
+            key = self._keys(place, "counter")[0]
+            listener.listen(channel, self._client.pool_of(key))
             answer = self._acquire(place, holder, ttl, info, listener.name)
-            if (pool := self._pool(place)) is not listener.pool:
+            if (pool := self._client.pool_of(key)) is not listener.pool:
                 # The slot has moved, as the client heard just now.
                 listener.listen(channel, pool)
         return answer
@@ -152,8 +147,8 @@ class RedisBackend(LeaseBackend):
         prefix = self._prefix(space, partition) + "lease:"
         seen: set[bytes] = set()
         batch: list[bytes] = []
-        with self._errors():
-            for key in self._client.scan_iter(match=escaped(prefix) + "*", count=BATCH):
+        with self._client.errors():
+            for key in self._client.redis.scan_iter(match=escaped(prefix) + "*", count=BATCH):
                 key = text(key).encode()
                 if key in seen:
                     continue
@@ -169,27 +164,27 @@ class RedisBackend(LeaseBackend):
     def peek(self, place: Place) -> LiveLease | None:
         """See the contract."""
         prefix = self._prefix(place.space, place.partition) + "lease:"
-        with self._errors():
+        with self._client.errors():
             return next(self._leases(prefix, self._keys(place, "lease")), None)
 
     def read_events(self, space: str, partition: int, count: int) -> Sequence[GrantEvent]:
         """See the contract."""
         key = (self._prefix(space, partition) + "events").encode()
-        with self._errors():
-            lines = self._client.xrange(key, count=count)
+        with self._client.errors():
+            lines = self._client.redis.xrange(key, count=count)
         return [event(text(line), {text(name): text(value) for name, value in found.items()}) for line, found in lines]
 
     def forget_events(self, space: str, partition: int, ids: Iterable[str]) -> None:
         """See the contract."""
         given = list(ids)
         if given:
-            with self._errors():
-                self._client.xdel((self._prefix(space, partition) + "events").encode(), *given)
+            with self._client.errors():
+                self._client.redis.xdel((self._prefix(space, partition) + "events").encode(), *given)
 
     def dropped_events(self, space: str, partition: int) -> int:
         """See the contract."""
-        with self._errors():
-            return int(self._client.hget((self._prefix(space, partition) + "counter").encode(), "dropped") or 0)
+        with self._client.errors():
+            return int(self._client.redis.hget((self._prefix(space, partition) + "counter").encode(), "dropped") or 0)
 
     def check(self) -> list[CheckMessage]:
         """See the contract."""
@@ -206,57 +201,8 @@ class RedisBackend(LeaseBackend):
             return [Error(f"{where}, whose KEY_PREFIX has braces.", hint=hint, id="fencing.E022")]
         return []
 
-    @cached_property
-    def _connected(self) -> tuple[Any, str]:
-        """The client of the cache alias, and the prefix of its keys."""
-        cache = self.config.cache
-        try:
-            client: Any = get_redis_connection(cache)
-            # A cluster's client has no pool of its own.
-            if (pool := getattr(client, "connection_pool", None)) and not pool.connection_kwargs.get("socket_timeout"):
-                pool.connection_kwargs["socket_timeout"] = SOCKET_TIMEOUT
-            return client, str(caches[cache].key_prefix)
-        except InvalidCacheBackendError as error:
-            raise LeaseBackendError(self.config.alias, f"CACHES has no usable alias {cache!r}: {error}") from error
-        except NotImplementedError as error:
-            raise LeaseBackendError(self.config.alias, f"CACHES[{cache!r}] is not a django-redis cache.") from error
-        except ValueError:
-            # The error of a malformed URL may quote a part of the password.
-            detail = f'CACHES[{cache!r}]["LOCATION"] is not an address of a Redis.'
-            raise LeaseBackendError(self.config.alias, detail) from None
-
-    @cached_property
-    def _listeners(self) -> Listeners:
-        return Listeners(lambda: Listener(self._connect, RedisError))
-
-    def _pool(self, place: Place) -> Any:
-        """The pool of the server that has the keys: a node of a cluster knows its own subscribers only."""
-        client = self._client
-        if not hasattr(client, "connection_pool"):
-            client = client.get_redis_connection(client.get_node_from_key(self._keys(place, "counter")[0]))
-        return client.connection_pool
-
-    @staticmethod
-    def _connect(pool: Any) -> Any:
-        """A connection outside the pool, which would repeat what is read and lacks it meanwhile."""
-        options = {
-            **pool.connection_kwargs,
-            "socket_timeout": LISTEN_TIMEOUT,
-            "protocol": 2,
-            "health_check_interval": 0,
-            "retry": Retry(NoBackoff(), 0),
-        }
-        connection = pool.connection_class(**options)
-        # Not left to the first command, which would not ask a Sentinel where the primary is.
-        connection.connect()
-        return connection
-
-    @property
-    def _client(self) -> Any:
-        return self._connected[0]
-
     def _prefix(self, space: str, partition: int) -> str:
-        return f"{self._connected[1]}fencing:{{{space}:{partition}}}:"
+        return f"{self._client.key_prefix}fencing:{{{space}:{partition}}}:"
 
     def _keys(self, place: Place, *kinds: str) -> list[bytes]:
         prefix = self._prefix(place.space, place.partition)
@@ -268,36 +214,7 @@ class RedisBackend(LeaseBackend):
         return self._send(script, keys, *args)[0]
 
     def _send(self, script: Script, keys: Sequence[bytes], *args: str | int) -> tuple[Any, bool]:
-        """The reply, and whether the request was sent twice.
-
-        Every script may be: a connection that broke is no reason to fail. A server that is silent is not asked again,
-        so that each call ends within its timeout.
-        """
-        # Not register_script(): its wrapper costs the client a tenth of a grant.
-        sent = (len(keys), *keys, *(str(arg).encode() for arg in args))
-        with self._errors():
-            try:
-                return self._evaluate(script, sent), False
-            except BrokenConnection:
-                return self._evaluate(script, sent), True
-
-    def _evaluate(self, script: Script, sent: tuple[Any, ...]) -> Any:
-        try:
-            return self._client.execute_command("EVALSHA", script.sha, *sent)
-        except NoScriptError:
-            return self._client.execute_command("EVAL", script.source, *sent)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except RedisError as error:
-            detail = f"the store did not answer as it should: {type(error).__name__}: {error}"
-            if "channel" in str(error):
-                detail += f". Give its user the channels &{self._connected[1]}fencing:* to wait on."
-            elif any(words in str(error) for words in FORBIDDEN):
-                detail += ". Give its user +info: the scripts read `INFO replication` to notice a server that forgot."
-            raise LeaseBackendError(self.config.alias, detail) from error
+        return self._client.run(script, keys, *[str(arg).encode() for arg in args])
 
     def _issued(self, reply: str) -> Granted | NeedsRange:
         kind, *rest = reply.split(" ")
@@ -315,7 +232,7 @@ class RedisBackend(LeaseBackend):
     def _leases(self, prefix: str, keys: Sequence[bytes]) -> Iterator[LiveLease]:
         if not keys:
             return
-        pipeline = self._client.pipeline(transaction=False)
+        pipeline = self._client.redis.pipeline(transaction=False)
         for key in keys:
             pipeline.get(key)
             pipeline.pttl(key)

@@ -26,7 +26,7 @@ def keys_of(server: PrivateValkey, store: Store) -> list[str]:
 
 def client_of(store: Store) -> redis.Redis:
     """The store's own client."""
-    client: redis.Redis = store.backend._client  # type: ignore[attr-defined]
+    client: redis.Redis = store.backend._client.redis  # type: ignore[attr-defined]
     return client
 
 

@@ -11,7 +11,7 @@ import pytest
 from fencing import LeaseBackendError, LeaseHeldError, LeaseLostError, lease
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import Granted, HolderInfo, Place
-from fencing.backends.redis import SOCKET_TIMEOUT
+from fencing.backends.redis_client import SOCKET_TIMEOUT
 from fencing.backends.scripts import ACQUIRE, ADVANCE, INSTALL, RELEASE, RENEW
 from fencing.signals import lease_lost
 from fencing.tokens import acquire, place_of
@@ -248,7 +248,7 @@ def test_settings_without_a_timeout_get_one(proxied: Proxied, shop: Shop) -> Non
     options = {"CONNECTION_POOL_KWARGS": {"socket_timeout": None}}
     backend = shop.at(proxy.url(), cache={"OPTIONS": options})
     shop.grants(1)
-    pool = backend._client.connection_pool  # type: ignore[attr-defined]
+    pool = backend._client.redis.connection_pool  # type: ignore[attr-defined]
     connection = pool.get_connection()
     try:
         assert connection.socket_timeout == SOCKET_TIMEOUT
