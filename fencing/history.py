@@ -159,16 +159,14 @@ def _collect_quietly(using: str) -> None:
 def _merge(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[GrantEvent]) -> None:
     """Insert or complete the grants' rows in the order of their tokens, so that two collectors do not deadlock."""
     adapt = connection.ops.adapt_datetimefield_value
-    grants = quoted("TokenGrant")
+    grants, over = quoted("TokenGrant"), _GrantUpserts(connection)
     granted = sorted((e for e in events if e.kind == "granted"), key=lambda e: e.token)
     ended = sorted((e for e in events if e.kind != "granted"), key=lambda e: e.token)
     with connection.cursor() as cursor:
         for event in granted:
             cursor.execute(
                 f"INSERT INTO {grants} (namespace, token, resource, holder, task_id, task_name, ttl, granted_at, ended) "
-                "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, '') ON CONFLICT (namespace, token) DO UPDATE SET "
-                "task_id = excluded.task_id, task_name = excluded.task_name, ttl = excluded.ttl, "
-                "granted_at = excluded.granted_at",
+                f"VALUES (%s, %s, %s, %s, %s, %s, %s, %s, '') {over.granted}",
                 [
                     namespace,
                     event.token,
@@ -188,10 +186,32 @@ def _merge(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[Gra
         for event in ended:
             cursor.execute(
                 f"INSERT INTO {grants} (namespace, token, resource, holder, task_id, task_name, ttl, ended_at, ended) "
-                "VALUES (%s, %s, %s, %s, '', '', 0, %s, %s) ON CONFLICT (namespace, token) DO UPDATE SET "
-                "ended = excluded.ended, ended_at = CASE WHEN "
-                f"{grants}.ended_at < excluded.ended_at THEN {grants}.ended_at ELSE excluded.ended_at END "
-                # A release that was sent twice finds nothing the second time: that is no loss.
-                f"WHERE excluded.ended <> 'lost' OR {grants}.ended IN ('', 'expired')",
+                f"VALUES (%s, %s, %s, %s, '', '', 0, %s, %s) {over.ended}",
                 [namespace, event.token, event.resource, event.holder, adapt(event.at), event.kind],
             )
+
+
+class _GrantUpserts:
+    """How the INSERTs of ``_merge`` complete a grant's row that exists: with its beginning, or with its end."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        names = ("task_id", "task_name", "ttl", "granted_at")
+        grants = quoted("TokenGrant")
+        # A release that was sent twice finds nothing the second time: that is no loss.
+        if connection.vendor == "mysql":
+            counts = f"VALUES(ended) <> 'lost' OR {grants}.ended IN ('', 'expired')"
+            self.granted = f"ON DUPLICATE KEY UPDATE {', '.join(f'{name} = VALUES({name})' for name in names)}"
+            # In this order: MariaDB sees what it has assigned already.
+            self.ended = (
+                f"ON DUPLICATE KEY UPDATE ended_at = IF({counts}, IF({grants}.ended_at < VALUES(ended_at), "
+                f"{grants}.ended_at, VALUES(ended_at)), {grants}.ended_at), "
+                f"ended = IF({counts}, VALUES(ended), {grants}.ended)"
+            )
+            return
+        conflict = "ON CONFLICT (namespace, token) DO UPDATE SET"
+        self.granted = f"{conflict} {', '.join(f'{name} = excluded.{name}' for name in names)}"
+        self.ended = (
+            f"{conflict} ended = excluded.ended, ended_at = CASE WHEN "
+            f"{grants}.ended_at < excluded.ended_at THEN {grants}.ended_at ELSE excluded.ended_at END "
+            f"WHERE excluded.ended <> 'lost' OR {grants}.ended IN ('', 'expired')"
+        )

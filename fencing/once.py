@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from django.db import DataError
+from django.db import DataError, IntegrityError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from fencing.conf import MAX_OPERATION_LENGTH
+from fencing.databases import DUPLICATE_KEY, code_of, unless_there
 from fencing.tables import quoted
 
 if TYPE_CHECKING:
@@ -24,17 +25,23 @@ def take_key(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: s
     Raises:
         TypeError: the database's JSON cannot hold the result: PostgreSQL's knows neither NUL nor half a surrogate pair.
     """
+    # MariaDB counts a row that was there already like one that was inserted, so there the error tells.
+    unless = "" if connection.vendor == "mysql" else unless_there(connection, "key")
     with connection.cursor() as cursor, _as_type_error(result):
-        cursor.execute(
-            f"INSERT INTO {quoted('Operation')} "
-            "(namespace, resource, task, key, digest, token, result, applied_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) "
-            "ON CONFLICT (namespace, resource, task, key) DO NOTHING RETURNING token",
-            [
-                lease.namespace, lease.resource, task, key, digest, lease.token, result,
-                connection.ops.adapt_datetimefield_value(timezone.now()),
-            ],
-        )  # fmt: skip
-        return cursor.fetchone() is not None
+        try:
+            cursor.execute(
+                f"INSERT INTO {quoted('Operation')} (namespace, resource, task, {connection.ops.quote_name('key')}, "
+                f"digest, token, result, applied_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) {unless}",
+                [
+                    lease.namespace, lease.resource, task, key, digest, lease.token, result,
+                    connection.ops.adapt_datetimefield_value(timezone.now()),
+                ],
+            )  # fmt: skip
+        except IntegrityError as error:
+            if connection.vendor != "mysql" or code_of(error) != DUPLICATE_KEY:
+                raise
+            return False
+        return bool(cursor.rowcount == 1)
 
 
 @contextmanager
@@ -47,10 +54,11 @@ def _as_type_error(result: str) -> Iterator[None]:
 
 def recorded(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: str) -> tuple[str, Any] | None:
     """The digest of the arguments and the result that are recorded under a key, or None."""
+    text = "CAST(result AS char)" if connection.vendor == "mysql" else "CAST(result AS text)"
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT digest, CAST(result AS text) FROM {quoted('Operation')} "
-            "WHERE namespace = %s AND resource = %s AND task = %s AND key = %s",
+            f"SELECT digest, {text} FROM {quoted('Operation')} "
+            f"WHERE namespace = %s AND resource = %s AND task = %s AND {connection.ops.quote_name('key')} = %s",
             [lease.namespace, lease.resource, task, key],
         )
         row = cursor.fetchone()

@@ -19,11 +19,13 @@ from django.utils import timezone
 from fencing.backends.base import NeedsRange, Place
 from fencing.conf import MAX_TOKEN, BackendConfig
 from fencing.connections import autocommit
+from fencing.databases import kind, unless_there
 from fencing.exceptions import InvalidTokenError, LeaseBackendError, TokensExhaustedError
 from fencing.tables import quoted
 
 # A number that is higher than what was reserved by more than this was not issued but invented.
 MAX_RAISE = 2**40
+DATABASES = ("postgresql", "mariadb", "sqlite")
 # Each round that fails means that the row vanished, or that the end of the numbers is near.
 ROUNDS = 20
 
@@ -114,6 +116,8 @@ def _raise_ceiling(
     connection: BaseDatabaseWrapper, cursor: Any, config: BackendConfig, space: str, size: int, issued: int, seen: int
 ) -> int | None:
     """Raise the ceiling by ``size`` above everything and return it; None if the row does not allow it."""
+    if connection.vendor == "mysql":
+        return _raise_ceiling_in_mariadb(cursor, config, space, size, issued, seen)
     durable, source, larger = "", "", "MAX"
     if connection.vendor == "postgresql":
         # A reservation that a crash of the database forgets would be made twice.
@@ -131,6 +135,19 @@ def _raise_ceiling(
     )
     row = cursor.fetchone()
     return None if row is None else int(row[0])
+
+
+def _raise_ceiling_in_mariadb(
+    cursor: Any, config: BackendConfig, space: str, size: int, issued: int, seen: int
+) -> int | None:
+    """The same where an UPDATE returns nothing: the number comes back as the statement's insert id."""
+    floor = max(issued, seen)
+    cursor.execute(
+        f"UPDATE {quoted('TokenRange')} SET ceiling = LAST_INSERT_ID(GREATEST(ceiling, %s) + %s) "
+        "WHERE namespace = %s AND space = %s AND GREATEST(ceiling, %s) <= %s AND GREATEST(ceiling, %s) >= %s",
+        [floor, size, config.namespace, space, floor, MAX_TOKEN - size, issued, seen - MAX_RAISE],
+    )
+    return int(cursor.lastrowid) if cursor.rowcount == 1 else None
 
 
 def _why_not(cursor: Any, config: BackendConfig, space: str, size: int, issued: int, seen: int) -> int:
@@ -164,7 +181,7 @@ def _row(cursor: Any, config: BackendConfig) -> tuple[str, int, int] | None:
 def _insert_row(cursor: Any, config: BackendConfig, space: str) -> None:
     cursor.execute(
         f"INSERT INTO {quoted('TokenRange')} (namespace, space, partitions, ceiling) "
-        "VALUES (%s, %s, %s, 0) ON CONFLICT DO NOTHING",
+        f"VALUES (%s, %s, %s, 0) {unless_there(cursor.db, 'namespace')}",
         [config.namespace, space, config.partitions],
     )
 
@@ -174,8 +191,9 @@ def _log_reign(
 ) -> None:
     now = connection.ops.adapt_datetimefield_value(timezone.now())
     cursor.execute(
-        f'INSERT INTO {quoted("Reign")} (namespace, "partition", reign, server, first_token, opened_at) '
-        "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+        f"INSERT INTO {quoted('Reign')} "
+        f"(namespace, {connection.ops.quote_name('partition')}, reign, server, first_token, opened_at) "
+        f"VALUES (%s, %s, %s, %s, %s, %s) {unless_there(connection, 'namespace')}",
         [config.namespace, place.partition, needs.reign, needs.server, first, now],
     )
 
@@ -185,10 +203,8 @@ def _database(config: BackendConfig) -> Iterator[BaseDatabaseWrapper]:
     """A connection to the database that owns the numbers, on which each statement commits by itself."""
     try:
         with autocommit(config.database) as connection:
-            if connection.vendor not in ("postgresql", "sqlite"):
-                detail = (
-                    f"database {config.database!r} is {connection.vendor}; numbers are kept in PostgreSQL or SQLite."
-                )
+            if (found := kind(connection)) not in DATABASES:
+                detail = f"database {config.database!r} is {found}; numbers are kept in PostgreSQL, MariaDB or SQLite."
                 raise LeaseBackendError(config.alias, detail)
             yield connection
     except DatabaseProblem as error:

@@ -8,12 +8,14 @@ land after a newer holder's begin had committed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import conf
 from fencing.connections import in_testcase
+from fencing.databases import waiting_at_most
 from fencing.tables import quoted
 
 if TYPE_CHECKING:
@@ -71,45 +73,93 @@ def passing(lease: Lease, *, begun: bool) -> tuple[str, list[Any]]:
 
 def pass_resource(connection: BaseDatabaseWrapper, lease: Lease, *, begun: bool) -> bool:
     """Pass the row by statements of their own and hold it until the open transaction ends; False if it refuses."""
-    share = " FOR SHARE" if connection.features.has_select_for_update and not begun else ""
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT 1 FROM {quoted('FencedResource')} WHERE {MINE}{share}", row_of(lease))
-        if cursor.fetchone() is not None:
-            return True
-        if begun:
-            return False
-        cursor.execute(raising("WHERE true", begins=0), row_of(lease))
-        return cursor.fetchone() is not None
+    mine = f"SELECT 1 FROM {quoted('FencedResource')} WHERE {MINE}"
+    if begun:
+        return _finds(connection, mine, row_of(lease))
+    share = sharing(connection)
+    # MariaDB locks the row of another grant, too: two new grants would share it first, and neither could raise it.
+    may_share = connection.vendor != "mysql" or _finds(connection, mine, row_of(lease))
+    if may_share and _finds(connection, mine + share, row_of(lease)):
+        return True
+    return raise_row(connection, row_of(lease), begins=0) is not None
 
 
 def pass_to_begin(connection: BaseDatabaseWrapper, lease: Lease) -> int | None:
     """Pass the row for a transaction that begins; how many have begun by now, or None if the row refuses."""
-    bound, source, params = "", "WHERE true", []
-    if connection.vendor == "postgresql" and not in_testcase(connection):
-        bound = "WITH bound AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true)) "
-        source, params = "FROM bound", [milliseconds(lease.remaining())]
+    return raise_row(connection, row_of(lease), begins=1, bound=lease.remaining())
+
+
+def raise_row(
+    connection: BaseDatabaseWrapper, row: Sequence[Any], *, begins: int, bound: float | None = None
+) -> int | None:
+    """Raise a resource's row in one statement; how many transactions have begun by now, or None if the row refuses.
+
+    Args:
+        connection: the database.
+        row: namespace, name, token and holder.
+        begins: by how much the count of begins rises.
+        bound: how many seconds to wait for statements in flight; None for the connection's own bound.
+    """
     with connection.cursor() as cursor:
-        cursor.execute(bound + raising(source, begins=1), [*params, *row_of(lease)])
-        row = cursor.fetchone()
-    return None if row is None else int(row[0])
+        if connection.vendor == "mysql":
+            before = "" if bound is None else waiting_at_most(bound)
+            cursor.execute(before + raising_in_mariadb(begins=begins), [*row, *row[2:]])
+            count, passed = cursor.fetchone()
+            return int(count) if passed else None
+        if bound is not None and connection.vendor == "postgresql" and not in_testcase(connection):
+            before = "WITH bound AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true)) "
+            cursor.execute(before + raising("FROM bound", begins=begins), [milliseconds(bound), *row])
+        else:
+            cursor.execute(raising("WHERE true", begins=begins), row)
+        raised = cursor.fetchone()
+    return None if raised is None else int(raised[0])
+
+
+def raising_in_mariadb(*, begins: int) -> str:
+    """The same as ``raising``, where an upsert has no condition: its last column says whether the row passed."""
+    table = quoted("FencedResource")
+    newer = f"{table}.last_token < VALUES(last_token)"
+    mine = f"({table}.last_token = VALUES(last_token) AND {table}.holder = VALUES(holder))"
+    return (
+        f"INSERT INTO {table} (namespace, name, last_token, holder, begins) VALUES (%s, %s, %s, %s, {begins}) "
+        # In this order: MariaDB sees what it has assigned already.
+        f"ON DUPLICATE KEY UPDATE begins = IF({newer} OR {mine}, {table}.begins + {begins}, {table}.begins), "
+        f"holder = IF({newer}, VALUES(holder), {table}.holder), "
+        f"last_token = GREATEST({table}.last_token, VALUES(last_token)) "
+        "RETURNING begins, last_token = %s AND holder = %s"
+    )
+
+
+def sharing(connection: BaseDatabaseWrapper) -> str:
+    """The end of a SELECT that holds its rows against writers, and sees them as they are now."""
+    if connection.vendor == "mysql":
+        return " LOCK IN SHARE MODE"
+    return " FOR SHARE" if connection.features.has_select_for_update else ""
+
+
+def _finds(connection: BaseDatabaseWrapper, select: str, params: Sequence[Any]) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(select, params)
+        return cursor.fetchone() is not None
 
 
 def hold_to_end(connection: BaseDatabaseWrapper, lease: Lease, begins: int) -> bool:
     """Hold the row until the commit, if holder and begins are still what the begin left."""
     table, mine, params = quoted("FencedResource"), f"{MINE} AND begins = %s", [*row_of(lease), begins]
+    if connection.features.has_select_for_update:
+        return _finds(connection, f"SELECT 1 FROM {table} WHERE {mine}{sharing(connection)}", params)
     with connection.cursor() as cursor:
-        if connection.features.has_select_for_update:
-            cursor.execute(f"SELECT 1 FROM {table} WHERE {mine} FOR SHARE", params)
-            return cursor.fetchone() is not None
         cursor.execute(f"UPDATE {table} SET begins = begins WHERE {mine}", params)
         return bool(cursor.rowcount == 1)
 
 
 def seen_token(connection: BaseDatabaseWrapper, lease: Lease) -> int | None:
     """The highest token that the resource has seen, by a fresh look; None if it has seen none."""
+    # Under REPEATABLE READ a plain look inside MariaDB's transaction would be at what was there when it began.
+    share = sharing(connection) if connection.vendor == "mysql" and connection.in_atomic_block else ""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT last_token FROM {quoted('FencedResource')} WHERE namespace = %s AND name = %s",
+            f"SELECT last_token FROM {quoted('FencedResource')} WHERE namespace = %s AND name = %s{share}",
             [lease.namespace, lease.resource],
         )
         row = cursor.fetchone()

@@ -11,13 +11,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from fencing import conf, history, tokens
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import LiveLease, Place
-from fencing.connections import autocommit, in_testcase
+from fencing.connections import autocommit
 from fencing.exceptions import LeaseBackendError, LeaseHeldError
 from fencing.history import Attempt
 from fencing.maintenance import MAX_REASON, who
 from fencing.naming import check_resource
 from fencing.reigns import databases_of
-from fencing.resources import milliseconds, raising
+from fencing.resources import raise_row
 from fencing.tables import quoted
 
 # Each round that fails means that a newer grant, or an imported row, has a higher number than was drawn.
@@ -110,7 +110,8 @@ def _raise_row(backend: LeaseBackend, place: Place, alias: str, number: int, mea
     )
     try:
         with autocommit(alias) as connection:
-            if _raised(connection, config.namespace, place.resource, number):
+            row = [config.namespace, place.resource, number, HOLDER]
+            if raise_row(connection, row, begins=0, bound=LOCK_BOUND) is not None:
                 history.record(connection, [attempt])
                 return True
             seen = _seen(connection, config.namespace, place.resource)
@@ -122,16 +123,6 @@ def _raise_row(backend: LeaseBackend, place: Place, alias: str, number: int, mea
         raise LeaseBackendError(config.alias, detail) from error
     tokens.raise_above(backend, place, seen)
     return False
-
-
-def _raised(connection: BaseDatabaseWrapper, namespace: str, resource: str, number: int) -> bool:
-    bound, source, params = "", "WHERE true", []
-    if connection.vendor == "postgresql" and not in_testcase(connection):
-        bound = "WITH bound AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true)) "
-        source, params = "FROM bound", [milliseconds(LOCK_BOUND)]
-    with connection.cursor() as cursor:
-        cursor.execute(bound + raising(source, begins=0), [*params, namespace, resource, number, HOLDER])
-        return cursor.fetchone() is not None
 
 
 def _seen(connection: BaseDatabaseWrapper, namespace: str, resource: str) -> int:

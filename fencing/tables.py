@@ -16,5 +16,5 @@ def table(name: str) -> type[Model]:
 
 
 def quoted(name: str) -> str:
-    """The quoted name of the table behind ``fencing.<name>``; our own names need no escaping."""
-    return f'"{table(name)._meta.db_table}"'
+    """The table behind ``fencing.<name>`` as SQL names it: without quotes, which differ between databases."""
+    return table(name)._meta.db_table

@@ -1,0 +1,47 @@
+"""What differs between the databases: PostgreSQL, MariaDB and SQLite.
+
+MySQL is not MariaDB: it has neither ``INSERT … RETURNING`` nor ``SET STATEMENT``, and is refused.
+"""
+
+from __future__ import annotations
+
+import math
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+# PostgreSQL's SQLSTATEs and MariaDB's error numbers. Nothing has happened; a new try sees what the other one did.
+SERIALIZATION_FAILURES = frozenset({"40001", "40P01", "1020", "1213"})
+LOCK_TIMEOUTS = frozenset({"55P03", "1205"})
+DUPLICATE_KEY = "1062"
+
+
+def kind(connection: BaseDatabaseWrapper) -> str:
+    """``postgresql``, ``mariadb`` or ``sqlite``; for any other database Django's name of its vendor."""
+    if connection.vendor == "mysql" and connection.mysql_is_mariadb:  # type: ignore[attr-defined]
+        return "mariadb"
+    return connection.vendor
+
+
+def code_of(error: BaseException) -> str:
+    """The SQLSTATE, or on MariaDB the number, of a database error; "" if it has none."""
+    if sqlstate := getattr(error.__cause__, "sqlstate", None):
+        return str(sqlstate)
+    return str(error.args[0]) if error.args and isinstance(error.args[0], int) else ""
+
+
+def unless_there(connection: BaseDatabaseWrapper, column: str) -> str:
+    """The end of an INSERT that does nothing where the row exists; ``column`` is any of the table's."""
+    if connection.vendor == "mysql":
+        # Not INSERT IGNORE, which lets through every other error as well.
+        return f"ON DUPLICATE KEY UPDATE {column} = {column}"
+    return "ON CONFLICT DO NOTHING"
+
+
+def waiting_at_most(seconds: float) -> str:
+    """What makes one statement of MariaDB wait for locks no longer than that; the connection's own bound stays."""
+    return f"SET STATEMENT innodb_lock_wait_timeout = {whole_seconds(seconds)} FOR "
+
+
+def whole_seconds(seconds: float) -> int:
+    """``seconds`` as MariaDB takes them, rounded up; at least 1, because 0 means not to wait at all."""
+    return max(1, math.ceil(seconds))
