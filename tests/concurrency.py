@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 
 from django.db import connection, connections
 
+from fencing.backends import get_backend
+from fencing.tokens import place_of
+
 T = TypeVar("T")
 BOUND = 20.0
 
@@ -38,6 +41,12 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = BOUN
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {seconds} s in vain: {what}")
         time.sleep(0.01)
+
+
+def wait_until_expired(resource: str) -> None:
+    """Wait until the default alias's store says that a lease has ended by itself."""
+    backend = get_backend()
+    wait_until(lambda: backend.peek(place_of(backend, resource)) is None, f"the lease of {resource} expires")
 
 
 def waiting_for_locks() -> int:

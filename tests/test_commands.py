@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from io import StringIO
@@ -24,7 +23,7 @@ from fencing.reigns import MARGIN, _counters
 from fencing.revocation import revoke
 from fencing.scope import holder_info
 from inventory_demo.models import Stock
-from tests.concurrency import BOUND, threads, wait_until, waiting_for_locks
+from tests.concurrency import BOUND, threads, wait_until, wait_until_expired, waiting_for_locks
 from tests.services import PrivateValkey
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -364,7 +363,7 @@ def test_who_comes_between_the_number_and_the_look_is_not_refused_by_mistake(
 def test_without_a_lease_whoever_held_it_last_is_refused(backend: LeaseBackend) -> None:
     stock = Stock.objects.create(sku="42", quantity=10)
     with lease(stock, ttl=0.2, renew=False) as held:
-        time.sleep(0.4)
+        wait_until_expired("stock:42")
         told = run("revoke", "stock:42", "--reason", "it sleeps", "--token", held.token)
         assert told.startswith("Nobody held the lease of 'stock:42'.")
         stock.quantity = 9

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from contextvars import Context
 from pathlib import Path
 from textwrap import dedent
@@ -31,6 +30,7 @@ from fencing import (
 from fencing.models import FencedResource, FencedWrite, Operation
 from fencing.scope import held_leases
 from inventory_demo.models import Stock
+from tests.concurrency import wait_until_expired
 
 
 def ensure_clean() -> None:
@@ -74,7 +74,7 @@ def use_everything() -> None:
     assert Stock.objects.get().last_token == number
     with lease(stock, ttl=0.1, renew=False):
         sleeper = Stock.objects.get()
-        time.sleep(0.15)
+        wait_until_expired(stock.fence_name())
         Context().run(overtake, stock)
         with pytest.raises(StaleWriteError), transaction.atomic():
             sleeper.save()

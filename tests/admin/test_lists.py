@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from contextvars import Context
 from datetime import timedelta
 from html import unescape
@@ -22,6 +21,7 @@ from fencing import StaleWriteError, history, lease
 from fencing.admin import ReadOnlyAdmin
 from fencing.models import FencedResource, FencedWrite, Operation, Reign, TokenGrant, TokenRange
 from inventory_demo.models import Stock
+from tests.concurrency import wait_until, wait_until_expired
 
 pytestmark = pytest.mark.django_db
 
@@ -261,10 +261,11 @@ def test_a_sleeper_has_held_until_the_next_grant_and_not_until_it_woke_up(admin_
             pass
 
     with lease("admin-3", ttl=0.1, renew=False) as sleeper:
-        time.sleep(0.2)
+        wait_until_expired("admin-3")
         Context().run(overtake)
         history.collect()
-        time.sleep(0.2)
+        overtaken = timezone.now()
+        wait_until(lambda: timezone.now() > overtaken + timedelta(seconds=0.1), "it wakes up later than that")
     history.collect()
     lost, newer = TokenGrant.objects.filter(resource="admin-3").order_by("token")
     assert (lost.token, lost.ended, newer.ended) == (sleeper.token, "lost", "released")

@@ -29,7 +29,7 @@ from fencing.models import StoredCounter, StoredEvent, StoredLease, TokenGrant
 from inventory_demo.models import Stock
 from inventory_demo.server_support import wait_for
 from tests.backends.stores import NOBODY, Store, config, database_store
-from tests.concurrency import BOUND, threads, wait_until, waiting_for_locks
+from tests.concurrency import BOUND, threads, wait_until, wait_until_expired, waiting_for_locks
 
 committed = pytest.mark.django_db(transaction=True)
 on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="a matter of PostgreSQL")
@@ -54,6 +54,15 @@ for number in range(rounds):
 def raw(store: Store, sql: str, *params: Any) -> None:
     with connections[store.backend.config.database].cursor() as cursor:
         cursor.execute(sql, params)
+
+
+def other_sessions() -> int:
+    """How many connections the database has besides this thread's."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return int(cursor.fetchone()[0])
 
 
 def use_database_backend(settings: Any) -> None:
@@ -116,8 +125,7 @@ def test_time_passes_inside_a_transaction() -> None:
     store = database_store("default")
     store.open()
     store.grant("holder", ttl=0.2)
-    time.sleep(0.3)
-    assert store.backend.peek(store.place()) is None
+    store.expire()
     assert store.grant("next", ttl=5.0) == 2
     lease_now = store.backend.peek(store.place())
     assert lease_now is not None and 4.5 < lease_now.remaining <= 5.0
@@ -287,8 +295,9 @@ def test_a_process_that_is_stopped_anywhere_keeps_nobody_from_the_counter(tmp_pa
             answer = store.backend.acquire(store.place(secrets.token_hex(8)), "other", 30.0, NOBODY)
             assert isinstance(answer, (Granted, NeedsRange)) and time.monotonic() - began < 2
             store.space = ""
+            noted = (tmp_path / "tokens").stat().st_size
             os.kill(busy.pid, signal.SIGCONT)
-            time.sleep(0.01)
+            wait_until(lambda: (tmp_path / "tokens").stat().st_size > noted, "it goes on")  # noqa: B023
 
 
 # --- when it does not work
@@ -355,15 +364,14 @@ def test_the_heartbeat_renews_and_keeps_no_connection(settings: Any) -> None:
         pytest.skip("a connection to memory is never closed")
     use_database_backend(settings)
     with lease("stock:42", ttl=0.6) as held:
-        time.sleep(1.5)
+
+        def renewed() -> bool:
+            row = StoredLease.objects.get(resource="stock:42")
+            return row.deadline_ms - row.granted_ms > 1200
+
+        wait_until(renewed, "it lives twice as long as its ttl")
         assert held.is_held()
-        row = StoredLease.objects.get(resource="stock:42")
-        assert row.deadline_ms - row.granted_ms > 1500
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            assert cursor.fetchone() == (0,)
+        wait_until(lambda: other_sessions() == 0, "the heartbeat's connection is closed", seconds=5)
 
 
 @committed
@@ -408,7 +416,7 @@ def test_a_sleeper_is_refused(settings: Any) -> None:
             Stock.objects.filter(pk=stock.pk).update(quantity=5)
 
     with lease(stock, ttl=0.2, renew=False):
-        time.sleep(0.3)
+        wait_until_expired("stock:42")
         with threads() as start:
             start(overtake).result(BOUND)
         stock.quantity = 9

@@ -13,6 +13,7 @@ from django.db.migrations.writer import MigrationWriter, OperationWriter
 
 from fencing.guards import FenceGuard, guard_name_of
 from fencing.operations import Unfenced
+from tests.concurrency import wait_until, waiting_for_locks
 
 from .conftest import ALIAS, ON_POSTGRESQL, Steps, create_model, insert, rows, run
 
@@ -309,8 +310,8 @@ def test_two_migrations_at_the_same_time(steps: Steps) -> None:
         editor.create_model(first)
         editor.execute(editor.deferred_sql.pop(), params=None)
         thread.start()
-        thread.join(0.5)
-        assert thread.is_alive(), "the second migration must wait for the end of the first"
+        wait_until(lambda: waiting_for_locks() == 1 or outcome, "the second migration waits for the first")
+        assert not outcome, "the second migration must wait for the end of the first"
     thread.join(20)
     assert outcome == [None]
 
