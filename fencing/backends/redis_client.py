@@ -44,11 +44,11 @@ class RedisClient:
 
     @cached_property
     def redis(self) -> Any:
-        """The client as redis-py has it, for everything but scripts."""
+        """The client as redis-py has it, for everything but scripts; LeaseBackendError where the alias leads to none."""
         try:
             client: Any = get_redis_connection(self._cache)
         except InvalidCacheBackendError as error:
-            raise LeaseBackendError(self._alias, f"CACHES has no usable alias {self._cache!r}: {error}") from error
+            raise self._no_alias(error) from error
         except NotImplementedError as error:
             raise LeaseBackendError(self._alias, f"CACHES[{self._cache!r}] is not a django-redis cache.") from error
         except ValueError:
@@ -63,7 +63,10 @@ class RedisClient:
     @cached_property
     def key_prefix(self) -> str:
         """What the cache alias puts before its keys."""
-        return str(caches[self._cache].key_prefix)
+        try:
+            return str(caches[self._cache].key_prefix)
+        except InvalidCacheBackendError as error:
+            raise self._no_alias(error) from error
 
     def run(self, script: Script, keys: Sequence[bytes], *args: bytes) -> tuple[Any, bool]:
         """The reply of ``script``, and whether the request was sent twice.
@@ -131,6 +134,9 @@ class RedisClient:
             raise
         self._idle.append(connection)
         return reply
+
+    def _no_alias(self, error: InvalidCacheBackendError) -> LeaseBackendError:
+        return LeaseBackendError(self._alias, f"CACHES has no usable alias {self._cache!r}: {error}")
 
     def _problem(self, error: RedisError) -> LeaseBackendError:
         detail = f"the store did not answer as it should: {type(error).__name__}: {error}"

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from fencing.backends.base import HolderInfo
 from fencing.backends.redis import RedisBackend
@@ -120,29 +118,53 @@ def test_scripts_are_sent_again_to_a_server_that_forgot_them(server: PrivateValk
     assert store.backend.release(store.place(), "holder", token)
 
 
-def test_a_reply_that_was_lost_does_not_lose_the_grant(server: PrivateValkey, settings: Any) -> None:
-    """redis-py sends a request again when its connection breaks before the reply."""
-    again = {"CONNECTION_POOL_KWARGS": {"retry": Retry(NoBackoff(), 1)}}
-    store = redis_store(settings, server.url(), OPTIONS=again)
+def test_a_reply_that_was_lost_does_not_lose_the_grant(
+    server: PrivateValkey, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = redis_store(settings, server.url())
     store.open()
-    client = client_of(store)
+    connections: Any = client_of(store).connection_pool.connection_class
     lost: list[Any] = []
-    parse: Callable[..., Any] = client.parse_response
+    read: Callable[..., Any] = connections.read_response
 
-    def lose_the_first(connection: Any, command_name: Any, **options: Any) -> Any:
-        answer = parse(connection, command_name, **options)
-        if command_name == "EVALSHA" and not lost:
+    def lose_the_first(connection: Any, *args: Any, **options: Any) -> Any:
+        answer = read(connection, *args, **options)
+        if not lost:
             lost.append(answer)
             connection.disconnect()
             raise redis.ConnectionError("cut")
         return answer
 
-    client.parse_response = lose_the_first  # type: ignore[method-assign]
-    store.grant("warm", "other")
-    lost.clear()
+    monkeypatch.setattr(connections, "read_response", lose_the_first)
     token = store.grant("holder")
-    assert lost
-    assert token == 2
+    assert [bytes(answer).split()[1] for answer in lost] == [str(token).encode()]
+    assert store.grant("other", "stock:43") == token + 1
+
+
+def test_a_connection_that_the_server_closed_is_made_again(server: PrivateValkey, settings: Any) -> None:
+    store = redis_store(settings, server.url())
+    store.open()
+    with redis.Redis.from_url(server.url()) as client:
+        assert client.client_kill_filter(_type="normal", skipme=True)
+    assert store.grant("holder") == 1
+
+
+def test_an_interrupted_read_leaves_its_answer_to_nobody(
+    server: PrivateValkey, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a soft time limit of Celery, or by Ctrl+C."""
+    store = redis_store(settings, server.url())
+    store.open()
+    connections: Any = client_of(store).connection_pool.connection_class
+
+    def interrupted(*_args: Any, **_options: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(connections, "read_response", interrupted)
+        store.grant("holder")
+    assert not store.backend.renew(store.place(), "other", 30.0)
+    assert store.grant("holder") == 1
 
 
 def test_releasing_works_without_memory(valkey_server: Callable[..., PrivateValkey], settings: Any) -> None:
