@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,9 +28,18 @@ class Found:
     way: list[tuple[Label, State]] = field(default_factory=list)
 
 
-def explore(depth: int, tests: Protections = ALL) -> Found:
+def explore(depth: int, tests: Protections = ALL, start: State = START) -> Found:
     """Visit the states; stop at the first violation."""
-    start = canonical(START)
+    # Millions of tuples and not one circle: looking for some takes a third of the time.
+    gc.disable()
+    try:
+        return visit(depth, tests, canonical(start))
+    finally:
+        gc.enable()
+
+
+def visit(depth: int, tests: Protections, start: State) -> Found:
+    """The same, from a state in its canonical form."""
     parents: dict[State, State | None] = {start: None}
     frontier, found = [start], Found()
     for found.depth in range(1, depth + 1):
@@ -63,7 +73,8 @@ def serves(counter: Counter | None, reserved: int, seen: int, tests: Protections
     """Whether one call at a server gets a lease whose number is above ``seen``, which a row may hold.
 
     The time of any other lease is over. The client does what `fencing.tokens` does: it reserves and installs where
-    the store has no range; refused by the row, it reserves above what the row holds and installs that at once.
+    the store has no range; refused by the row, it reserves above what the row holds and installs that at once. The
+    database may have been set back, and nobody have opened a range.
     """
     state = State((Server(True, counter),), (Client(),))
     for _ in range(PATIENCE // 3):
@@ -72,9 +83,12 @@ def serves(counter: Counter | None, reserved: int, seen: int, tests: Protections
         assert server.counter is not None
         if answer == GRANTED and server.counter.next - 1 > seen:
             return True
-        first = max(reserved, seen if answer == GRANTED else 0) + 1
-        reserved = first + BLOCK - 1
         state = State((server._replace(lease=None),), state.clients)
+        if answer == GRANTED and not tests.row_raises_the_range:
+            continue
+        issued = server.counter.next - 1 if tests.reserve_passes_next else 0
+        first = max(reserved, issued, seen if answer == GRANTED else 0) + 1
+        reserved = first + BLOCK - 1
         state = install(state, 0, server.counter.reign, first, reserved, tests)
     return False
 
@@ -84,29 +98,39 @@ def canonical(state: State) -> State:
     servers = sorted(state.servers, key=shape_of_server)
     clients = sorted(state.clients, key=shape_of_client)
     names = {0: 0}
-
-    def name(one: int) -> int:
-        return names.setdefault(one, len(names))
-
-    renamed_clients = tuple(
-        Client(stage, name(call), after, name(reign), first) for stage, call, after, reign, first in clients
-    )
-    renamed_servers = tuple(
+    for _, call, _, reign, _ in clients:
+        names.setdefault(call, len(names))
+        names.setdefault(reign, len(names))
+    for _, counter, lease, _, queue in servers:
+        if counter:
+            names.setdefault(counter[0], len(names))
+        if lease:
+            names.setdefault(lease[0], len(names))
+            names.setdefault(lease[1], len(names))
+        for call in queue:
+            names.setdefault(call, len(names))
+    renamed_clients = [
+        Client(stage, names[call], after, names[reign], first) for stage, call, after, reign, first in clients
+    ]
+    renamed_servers = [
         Server(
             primary,
-            counter and Counter(name(counter[0]), counter[1], counter[2], counter[3]),
-            lease and LeaseKey(name(lease[0]), name(lease[1]), lease[2]),
+            counter and Counter(names[counter[0]], counter[1], counter[2], counter[3]),
+            lease and LeaseKey(names[lease[0]], names[lease[1]], lease[2]),
             floor,
+            queue and tuple([names[call] for call in queue]),
         )
-        for primary, counter, lease, floor in servers
+        for primary, counter, lease, floor, queue in servers
+    ]
+    return State(
+        tuple(renamed_servers), tuple(renamed_clients), state.reserved, state.issued, state.broken, state.database
     )
-    return State(renamed_servers, renamed_clients, state.reserved, state.issued, state.broken)
 
 
 def shape_of_server(server: Server) -> tuple[object, ...]:
     """A server without ids."""
-    primary, counter, lease, floor = server
-    return (primary, floor, counter[1:] if counter else (), lease[2:] if lease else ())
+    primary, counter, lease, floor, queue = server
+    return (primary, floor, counter[1:] if counter else (), lease[2:] if lease else (), len(queue))
 
 
 def shape_of_client(client: Client) -> tuple[int, ...]:
@@ -116,11 +140,17 @@ def shape_of_client(client: Client) -> tuple[int, ...]:
 
 
 def way_to(last: State, parents: dict[State, State | None], tests: Protections) -> Iterator[tuple[Label, State]]:
-    """The steps to a state, with clients and servers in their places all the way."""
+    """The steps to a state, with clients and servers in their places as long as that can be seen."""
     path = [last]
     while (before := parents[path[-1]]) is not None:
         path.append(before)
-    state = START
+    state = path[-1]
     for target in reversed(path[:-1]):
-        label, state = next((label, after) for label, after in steps(state, tests) if canonical(after) == target)
+        before = parents[target]
+        assert before is not None
+        # Of clients in the same shape canonical() cannot tell which is which: then they may change places here.
+        starts = (state, before)
+        label, state = next(
+            (label, after) for start in starts for label, after in steps(start, tests) if canonical(after) == target
+        )
         yield label, state
