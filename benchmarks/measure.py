@@ -43,14 +43,25 @@ class Cost:
     cpu: float
 
 
-def alternate(variants: Mapping[str, Callable[[], object]], *, rounds: int, calls: int) -> dict[str, list[Cost]]:
-    """Call each variant ``calls`` times in each round, in an order that changes; the first round only warms up."""
+def alternate(
+    variants: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    calls: int,
+    before: Callable[[str], object] = lambda _name: None,
+) -> dict[str, list[Cost]]:
+    """Call each variant ``calls`` times in each round, in an order that changes; the first round only warms up.
+
+    Args:
+        before: called with the variant's name before its calls of a round, outside the time.
+    """
     costs: dict[str, list[Cost]] = {name: [] for name in variants}
     order = list(variants)
     shuffle = random.Random(1).shuffle  # noqa: S311
     for number in range(rounds + 1):
         shuffle(order)
         for name in order:
+            before(name)
             cost = timed(variants[name], calls)
             if number:
                 costs[name].append(cost)

@@ -9,5 +9,7 @@ from inventory_demo.settings import *  # noqa: F403
 # Django would keep every query.
 DEBUG = False
 
+INSTALLED_APPS = [*INSTALLED_APPS, "benchmarks"]  # noqa: F405
+
 DATABASES["default"]["NAME"] = os.environ.get("BENCHMARK_DATABASE", DATABASES["default"]["NAME"])  # noqa: F405
 CACHES["leases"]["LOCATION"] = os.environ["BENCHMARK_STORE"]  # noqa: F405

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -48,10 +48,10 @@ class Attempt:
 
     def row(self) -> tuple[Any, ...]:
         """The values in the order of ``columns()``, with texts cut to what the columns hold."""
-        values = {**dict(zip(_NAMES, astuple(self), strict=True))}
-        values["object_pk"] = self.object_pk[:200]
-        values["note"] = self.note[:400]
-        return (*values.values(),)
+        return (
+            self.namespace, self.token, self.grant_token, self.resource, self.model, self.object_pk[:200],
+            self.action, self.outcome, self.seen, self.operation, self.note[:400],
+        )  # fmt: skip
 
 
 _NAMES = tuple(field.name for field in fields(Attempt))
@@ -60,6 +60,21 @@ _NAMES = tuple(field.name for field in fields(Attempt))
 def columns() -> str:
     """The columns of ``FencedWrite`` that a row of an attempt fills, the time last."""
     return ", ".join((*_NAMES, "at"))
+
+
+def inserting(source: str) -> str:
+    """PostgreSQL: the INSERT of an attempt, its values by the names of its columns, for each row of ``source``."""
+    marks = ", ".join(f"%({name})s" for name in (*_NAMES, "at"))
+    return f"INSERT INTO {quoted('FencedWrite')} ({columns()}) SELECT {marks} FROM {source}"
+
+
+def named_row(connection: BaseDatabaseWrapper, attempt: Attempt) -> dict[str, Any]:
+    """The values for ``inserting``, each of the type that its column has: a prepared statement has them fixed."""
+    values = dict(zip(_NAMES, attempt.row(), strict=True))
+    for name in ("token", "grant_token", "seen"):
+        values[name] = connection.ops.adapt_integerfield_value(values[name], "BigIntegerField")
+    values["at"] = timezone.now()
+    return values
 
 
 def wanted(outcome: str) -> bool:

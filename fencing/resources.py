@@ -16,17 +16,19 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from fencing import conf
 from fencing.connections import in_testcase
 from fencing.databases import waiting_at_most
+from fencing.prepared import named
 from fencing.tables import quoted
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
 
 MINE = "namespace = %s AND name = %s AND last_token = %s AND holder = %s"
+ROW = ("namespace", "resource", "grant_token", "holder")
 
 # The user's own bound stays if it is the tighter one.
 IDLE_BOUND = (
     "set_config('idle_in_transaction_session_timeout', "
-    "CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval BETWEEN interval '1 ms' AND %s::interval "
+    "CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval BETWEEN interval '1 ms' AND %s::text::interval "
     "THEN current_setting('idle_in_transaction_session_timeout') ELSE %s END, true)"
 )
 
@@ -53,21 +55,23 @@ def raising(source: str, *, begins: int) -> str:
     )
 
 
-def passing(lease: Lease, *, begun: bool) -> tuple[str, list[Any]]:
+def passing(*, begun: bool) -> str:
     """PostgreSQL: the CTEs that pass the row once the CTE ``old`` has locked its rows; ``passed`` is empty if it refuses.
+
+    The lease's values stand in it by name: ``namespace``, ``resource``, ``grant_token`` and ``holder``.
 
     Args:
         begun: the statement is inside the lease's own fenced transaction: reading is enough, its end decides.
     """
     table = quoted("FencedResource")
+    mine = named(MINE, ROW)
     if begun:
-        return f"passed AS MATERIALIZED (SELECT 1 FROM {table} WHERE {MINE})", row_of(lease)
+        return f"passed AS MATERIALIZED (SELECT 1 FROM {table} WHERE {mine})"
     locked = "(SELECT count(*) FROM old) > 0"
+    raised = named(raising(f"WHERE {locked} AND NOT EXISTS (SELECT 1 FROM shared)", begins=0), ROW)
     return (
-        f"shared AS MATERIALIZED (SELECT 1 FROM {table} WHERE {locked} AND {MINE} FOR SHARE), "
-        f"raised AS ({raising(f'WHERE {locked} AND NOT EXISTS (SELECT 1 FROM shared)', begins=0)}), "
-        "passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)",
-        row_of(lease) * 2,
+        f"shared AS MATERIALIZED (SELECT 1 FROM {table} WHERE {locked} AND {mine} FOR SHARE), raised AS ({raised}), "
+        "passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)"
     )
 
 

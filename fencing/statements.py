@@ -1,20 +1,19 @@
-"""How one fenced UPDATE is built and sent.
+"""What one fenced UPDATE is, and how it is sent in steps.
 
 The row is locked first, then the resource's row is passed, then the row is written if its ``last_token`` is lower than
-the write's number and still the one that was read. On PostgreSQL that is one statement; elsewhere, and where Django
-has to build the UPDATE itself, it is the same steps in one transaction.
+the write's number and still the one that was read. On PostgreSQL that is one statement (``rowstatement``); elsewhere,
+and where Django wants something back, it is these steps in one transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Field, Model, QuerySet, sql
-from django.utils import timezone
+from django.db.models import Field, Model, QuerySet
 
 from fencing import conf, history
 from fencing.connections import in_testcase, in_user_transaction
@@ -22,8 +21,7 @@ from fencing.expressions import Values
 from fencing.history import Attempt
 from fencing.leases import Lease
 from fencing.naming import ModelFence
-from fencing.resources import IDLE_BOUND, bound_idling, milliseconds, pass_resource, passing, take_write_lock
-from fencing.tables import quoted
+from fencing.resources import bound_idling, pass_resource, take_write_lock
 from fencing.transactions import fenced_transaction
 
 
@@ -58,71 +56,8 @@ class Verdict:
     rows: Any = True
 
 
-def send(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
-    """One statement where that can be, steps in one transaction where Django must build the UPDATE."""
-    one_column = len(write.fence.keys) == 1
-    if connection.vendor == "postgresql" and one_column and not write.returning:
-        return send_statement(connection, lease, write, token)
-    return send_steps(connection, lease, write, token)
-
-
-def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
-    """PostgreSQL: lock, pass, write and record in one statement, atomic by itself."""
-    owner = write.fence.owner
-    quote = connection.ops.quote_name
-    table, pk = quote(owner._meta.db_table), quote(owner._meta.pk.column or "")
-    pk_value = owner._meta.pk.get_db_prep_value(write.pk, connection)
-    update, update_params = compiled_update(connection, write, token)
-    parts: list[str] = []
-    params: list[Any] = []
-
-    def part(text: str, values: Iterable[Any] = ()) -> None:
-        parts.append(text)
-        params.extend(values)
-
-    bound = bounds_idling(connection, lease)
-    if bound:
-        part(f"bound AS MATERIALIZED (SELECT {IDLE_BOUND})", [milliseconds(conf.idle_in_transaction(lease.ttl))] * 2)
-    part(
-        f"old AS MATERIALIZED (SELECT t.last_token AS seen FROM {table} t{', bound' if bound else ''} "
-        f"WHERE t.{pk} = %s FOR NO KEY UPDATE OF t)",
-        [pk_value],
-    )
-    part(*passing(lease, begun=has_begun(connection, lease)))
-    compare = " AND old.seen = %s" if write.compares else ""
-    part(
-        f"fenced AS ({update} AND EXISTS (SELECT 1 FROM old WHERE old.seen < %s{compare}) "
-        "AND EXISTS (SELECT 1 FROM passed) RETURNING 1)",
-        [*update_params, token, *([write.pin] if write.compares else [])],
-    )
-    accepted = attempt_of(lease, write, token, None)
-    if history.wanted(accepted.outcome):
-        part(
-            f"history AS (INSERT INTO {quoted('FencedWrite')} ({history.columns()}) "
-            f"SELECT {', '.join(['%s'] * len(history.columns().split(',')))} FROM fenced)",
-            [*accepted.row(), timezone.now()],
-        )
-    statement = (
-        f"WITH {', '.join(parts)} SELECT seen, EXISTS (SELECT 1 FROM passed), EXISTS (SELECT 1 FROM fenced) FROM old"
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(statement, params)
-        answer = cursor.fetchone()
-    if answer is None:
-        return Verdict(seen=None, passed=True, accepted=False)
-    return Verdict(seen=answer[0], passed=answer[1], accepted=answer[2])
-
-
-def compiled_update(connection: BaseDatabaseWrapper, write: RowWrite, token: int) -> tuple[str, tuple[Any, ...]]:
-    """Django's own UPDATE of one row by its key; what the fence adds is appended to it as text."""
-    query = plain(write.fence.owner, connection.alias).filter(pk=write.pk).query.chain(sql.UpdateQuery)
-    query.add_update_fields(with_token(write, token))  # type: ignore[attr-defined]
-    text, params = query.get_compiler(connection=connection).as_sql()
-    return text, tuple(params)
-
-
 def send_steps(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
-    """The same as ``send_statement``, as steps in one transaction; a refusal undoes them."""
+    """Lock, pass, write and record as steps in one transaction; a refusal undoes them."""
     try:
         with transaction.atomic(using=connection.alias):
             seen = lock_row(connection, lease, write)

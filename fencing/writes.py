@@ -31,7 +31,8 @@ from fencing.naming import ModelFence
 from fencing.resources import (
     seen_token,
 )
-from fencing.statements import RowWrite, Verdict, attempt_of, plain, send
+from fencing.rowstatement import send_statement
+from fencing.statements import RowWrite, Verdict, attempt_of, plain, send_steps
 
 OUTCOMES: dict[type[WriteRejectedError], str] = {
     StaleWriteError: "stale",
@@ -67,6 +68,14 @@ def update_row(lease: Lease, using: str, write: RowWrite) -> tuple[int, Verdict]
         raise refused(
             judge(verdict, token, own=own), lease, connection, attempt_of(lease, write, token, verdict.seen), verdict
         )
+
+
+def send(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
+    """One statement where that can be; steps in one transaction elsewhere, and where Django wants something back."""
+    one_column = len(write.fence.keys) == 1
+    if connection.vendor == "postgresql" and one_column and not write.returning:
+        return send_statement(connection, lease, write, token)
+    return send_steps(connection, lease, write, token)
 
 
 def judge(verdict: Verdict, token: int, *, own: bool) -> type[WriteRejectedError]:

@@ -1,25 +1,31 @@
 """``python -m tests.mutants``: remove each protection in turn from a copy of the project, and see the tests notice.
 
-A safety test that still passes without the protection tests nothing. The untouched copy must pass the same tests
-first, so that a failure is the mutant's and not the machine's. Exit status 1 when a mutant survives.
+A safety test that still passes without the protection tests nothing. An untouched copy must pass the same tests,
+so that a failure is the mutant's and not the machine's. Exit status 1 when a mutant survives.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from inventory_demo.server_addresses import CHECKOUT, addresses
 from inventory_demo.servers import running
 
-PARALLEL = 2
-BOUND = 300.0
+# One more than the processors of a small machine, because the tests wait as often as they work.
+PARALLEL = 3
+BOUND = 300
+BOUND_OF_ALL = 900
+OPTIONS = ("-x", "-q", *(f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "faker", "hypothesispytest")))
 COPIED = ("fencing", "inventory_demo", "tests", "manage.py", "pyproject.toml")
 
 
@@ -54,9 +60,9 @@ QUEUES = "tests/backends/test_waiting.py::"
 MUTANTS = (
     Mutant(
         name="the < of the row fence (one statement)",
-        file="fencing/statements.py",
-        old="(SELECT 1 FROM old WHERE old.seen < %s{compare})",
-        new="(SELECT 1 FROM old WHERE (old.seen < %s OR true){compare})",
+        file="fencing/rowstatement.py",
+        old="(SELECT 1 FROM old WHERE old.seen < %(token)s{compare})",
+        new="(SELECT 1 FROM old WHERE (old.seen < %(token)s OR true){compare})",
         tests=(SAVE + "test_row_fence_alone_refuses_a_token_that_is_not_higher",),
     ),
     Mutant(
@@ -139,8 +145,8 @@ MUTANTS = (
     Mutant(
         name="the resource's row is locked, not only read",
         file="fencing/resources.py",
-        old="{locked} AND {MINE} FOR SHARE), ",
-        new="{locked} AND {MINE}), ",
+        old="{locked} AND {mine} FOR SHARE), ",
+        new="{locked} AND {mine}), ",
         tests=(
             TRANSACTIONS + "test_begin_waits_for_a_later_write_of_an_older_holder_too",
             TRANSACTIONS + "test_old_statement_that_waited_is_refused_although_it_had_passed_before",
@@ -235,7 +241,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the idling bound with the first lock",
-        file="fencing/statements.py",
+        file="fencing/rowstatement.py",
         old="    bound = bounds_idling(connection, lease)\n",
         new="    bound = False\n",
         tests=(TRANSACTIONS + "test_sleeper_after_its_first_write_is_ended_by_the_database",),
@@ -453,27 +459,66 @@ MUTANTS = (
 )
 
 
+class Runner:
+    """Runs pytest in copies of the project, one after the other."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        program = Path(__file__).with_name("warm_pytest.py")
+        self._process = subprocess.Popen(
+            [sys.executable, program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, folder: Path, tests: tuple[str, ...], bound: int) -> tuple[int, str]:
+        """Run tests in a copy; pytest's exit status and what it printed."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        output = folder / "output.txt"
+        order = {"folder": str(folder), "arguments": [*OPTIONS, *tests], "output": str(output), "bound": bound}
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        return int(self._process.stdout.readline()), output.read_text(errors="replace")
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+class Runners:
+    """As many as run at once; each job gets one that is free."""
+
+    def __init__(self, environment: dict[str, str], stack: ExitStack) -> None:
+        self._free: SimpleQueue[Runner] = SimpleQueue()
+        for _ in range(PARALLEL):
+            runner = Runner(environment)
+            stack.callback(runner.end)
+            self._free.put(runner)
+
+    def run(self, folder: Path, tests: tuple[str, ...], bound: int) -> tuple[int, str]:
+        """See ``Runner.run``."""
+        runner = self._free.get()
+        try:
+            return runner.run(folder, tests, bound)
+        finally:
+            self._free.put(runner)
+
+
 def copy_project(folder: Path) -> Path:
-    """A copy of what the tests need."""
+    """A copy of what the tests need, with what Python has compiled."""
     for name in COPIED:
         source = CHECKOUT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, folder / name)
         else:
             shutil.copy2(source, folder / name)
     return folder
 
 
-def run_tests(folder: Path, tests: tuple[str, ...], environment: dict[str, str]) -> tuple[int, str]:
-    """Run pytest in a copy; its exit status and what it printed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=BOUND, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+def try_untouched(runners: Runners) -> tuple[int, str]:
+    """All tests that any mutant names, in a copy without a mutant."""
+    tests = tuple(dict.fromkeys(test for mutant in MUTANTS for test in mutant.tests))
+    with tempfile.TemporaryDirectory(prefix="fencing-mutant-") as name:
+        return runners.run(copy_project(Path(name)), tests, BOUND_OF_ALL)
 
 
-def try_mutant(mutant: Mutant, environment: dict[str, str]) -> tuple[bool, str]:
+def try_mutant(mutant: Mutant, runners: Runners) -> tuple[bool, str]:
     """Whether the tests caught the mutant, and a line about it."""
     with tempfile.TemporaryDirectory(prefix="fencing-mutant-") as name:
         folder = copy_project(Path(name))
@@ -482,7 +527,9 @@ def try_mutant(mutant: Mutant, environment: dict[str, str]) -> tuple[bool, str]:
         if text.count(mutant.old) != 1:
             return False, f"STALE     {mutant.name}: its text is {text.count(mutant.old)} times in {mutant.file}"
         file.write_text(text.replace(mutant.old, mutant.new))
-        status, output = run_tests(folder, mutant.tests, environment)
+        for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+            compiled.unlink()
+        status, output = runners.run(folder, mutant.tests, BOUND)
     if status == 1:
         return True, f"caught    {mutant.name}"
     tail = "" if status == 0 else "\n" + output[-2000:]
@@ -490,29 +537,27 @@ def try_mutant(mutant: Mutant, environment: dict[str, str]) -> tuple[bool, str]:
 
 
 def main() -> int:
-    """Try the untouched copy, then every mutant; print caught/total."""
-    with running():
-        there = addresses()
+    """Try the untouched copy and every mutant; print caught/total."""
+    with running(), ExitStack() as stack:
         environment = {
             **os.environ,
             "DATABASE_URL": database_url(),
-            "REDIS_URL": there.redis(0),
+            "REDIS_URL": addresses().redis(0),
             "DJANGO_SETTINGS_MODULE": "tests.settings",
         }
-        tests = tuple(dict.fromkeys(test for mutant in MUTANTS for test in mutant.tests))
-        with tempfile.TemporaryDirectory(prefix="fencing-mutant-") as name:
-            status, output = run_tests(copy_project(Path(name)), tests, environment)
-        if status != 0:
-            print(output)
-            print("The tests fail without any mutant; nothing can be said.")
-            return 1
-        caught = 0
+        runners = Runners(environment, stack)
         with ThreadPoolExecutor(PARALLEL) as pool:
-            for was_caught, line in pool.map(lambda mutant: try_mutant(mutant, environment), MUTANTS):
+            untouched = pool.submit(try_untouched, runners)  # first, as it takes longest
+            caught = 0
+            for was_caught, line in pool.map(lambda mutant: try_mutant(mutant, runners), MUTANTS):
                 caught += was_caught
                 print(line, flush=True)
+            status, output = untouched.result()
     print(f"{caught}/{len(MUTANTS)} mutants caught")
-    return 0 if caught == len(MUTANTS) else 1
+    if status != 0:
+        print(output)
+        print("The tests fail without any mutant; nothing can be said.")
+    return 0 if status == 0 and caught == len(MUTANTS) else 1
 
 
 def database_url() -> str:

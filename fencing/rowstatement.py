@@ -1,0 +1,131 @@
+"""PostgreSQL: one fenced UPDATE with its history as one statement, atomic by itself and kept prepared.
+
+Its text depends on names only (table, columns, what is compared), so it is made once and kept; values are parameters.
+Where Django has to build the UPDATE, because a value is an expression or its field wraps it, that text is used
+instead, and sent in Django's own way.
+"""
+
+from __future__ import annotations
+
+from datetime import date, time, timedelta
+from decimal import Decimal
+from functools import cache, lru_cache
+from typing import Any
+from uuid import UUID
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import sql
+
+from fencing import conf, history
+from fencing.leases import Lease
+from fencing.prepared import SERVER, fetch_one, named
+from fencing.resources import IDLE_BOUND, milliseconds, passing
+from fencing.statements import RowWrite, Verdict, attempt_of, bounds_idling, has_begun, plain, with_token
+
+
+def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
+    """Lock, pass, write and record a row in one statement."""
+    meta = write.fence.owner._meta
+    table, key = meta.db_table, meta.pk.column or ""
+    values = bindable_values(connection, write)
+    if values is None:
+        update, params = compiled_update(connection, write, token)
+    else:
+        update = plain_update(table, key, tuple(field.column for field, _model, _value in write.values))
+        params = {f"value{number}": value for number, value in enumerate(values)}
+    accepted = attempt_of(lease, write, token, None)
+    bound = bounds_idling(connection, lease)
+    text = row_text(
+        update,
+        table,
+        key,
+        bound=bound,
+        begun=has_begun(connection, lease),
+        compares=write.compares,
+        recorded=history.wanted(accepted.outcome),
+    )
+    params |= history.named_row(connection, accepted)
+    params["holder"] = lease.holder
+    params["pk"] = meta.pk.get_db_prep_value(write.pk, connection)
+    if bound:
+        params["idle"] = milliseconds(conf.idle_in_transaction(lease.ttl))
+    answer = fetch_one(connection, text, params, prepare=values is not None)
+    if answer is None:
+        return Verdict(seen=None, passed=True, accepted=False)
+    return Verdict(seen=answer[0], passed=answer[1], accepted=answer[2])
+
+
+@lru_cache(maxsize=1000)
+def row_text(update: str, table: str, key: str, *, bound: bool, begun: bool, compares: bool, recorded: bool) -> str:
+    """The statement around an UPDATE of one row, which ends in the condition on its key.
+
+    Args:
+        update: the UPDATE.
+        table: the name of its table.
+        key: the column of the primary key.
+        bound: whether it bounds how long the open transaction may idle.
+        begun: whether it is inside the lease's own fenced transaction.
+        compares: whether the row must be the one that was read.
+        recorded: whether it leaves a row in the history.
+    """
+    parts = [f"bound AS MATERIALIZED (SELECT {named(IDLE_BOUND, ['idle', 'idle'])})"] if bound else []
+    compare = " AND old.seen = %(seen)s" if compares else ""
+    parts += [
+        f"old AS MATERIALIZED (SELECT t.last_token AS seen FROM {quoted(table)} t{', bound' if bound else ''} "
+        f"WHERE t.{quoted(key)} = %(pk)s FOR NO KEY UPDATE OF t)",
+        passing(begun=begun),
+        f"fenced AS ({update} AND EXISTS (SELECT 1 FROM old WHERE old.seen < %(token)s{compare}) "
+        "AND EXISTS (SELECT 1 FROM passed) RETURNING 1)",
+    ]
+    if recorded:
+        parts.append(f"history AS ({history.inserting('fenced')})")
+    # The types of the answer never change: a prepared statement outlives an ALTER TABLE by that.
+    return (
+        f"WITH {', '.join(parts)} SELECT old.seen::bigint, EXISTS (SELECT 1 FROM passed), "
+        f"EXISTS (SELECT 1 FROM fenced), {SERVER} FROM old"
+    )
+
+
+@lru_cache(maxsize=1000)
+def plain_update(table: str, key: str, columns: tuple[str, ...]) -> str:
+    """The UPDATE of one row by its key, with the values ``value0``, ``value1``, … and the token."""
+    values = [f"{quoted(column)} = %(value{number})s" for number, column in enumerate(columns)]
+    return f"UPDATE {quoted(table)} SET {', '.join([*values, 'last_token = %(token)s'])} WHERE {quoted(key)} = %(pk)s"
+
+
+def compiled_update(connection: BaseDatabaseWrapper, write: RowWrite, token: int) -> tuple[str, dict[str, Any]]:
+    """Django's own UPDATE of one row by its key, and its values by name."""
+    query = plain(write.fence.owner, connection.alias).filter(pk=write.pk).query.chain(sql.UpdateQuery)
+    query.add_update_fields(with_token(write, token))  # type: ignore[attr-defined]
+    text, values = query.get_compiler(connection=connection).as_sql()
+    params = {f"value{number}": value for number, value in enumerate(values)}
+    return named(text, params), params
+
+
+def bindable_values(connection: BaseDatabaseWrapper, write: RowWrite) -> list[Any] | None:
+    """The values as the database takes them; None if they are more than values that the text need not know."""
+    found = []
+    for field, _model, value in write.values:
+        if hasattr(field, "get_placeholder") or hasattr(field, "get_placeholder_sql"):
+            return None
+        if hasattr(value, "resolve_expression") or hasattr(value, "prepare_database_save"):
+            return None
+        value = field.get_db_prep_save(value, connection)
+        if not isinstance(value, bound_alike()):
+            return None
+        found.append(value)
+    return found
+
+
+@cache
+def bound_alike() -> tuple[type, ...]:
+    """What PostgreSQL takes for a column's value in the same way, whether it stands in the text or is bound to it."""
+    from django.db.backends.postgresql.psycopg_any import Jsonb
+
+    return (str, bytes, bool, int, float, Decimal, date, time, timedelta, UUID, type(None), Jsonb)
+
+
+def quoted(name: str) -> str:
+    """A name as Django quotes it, in a text with places for values."""
+    name = name if name.startswith('"') and name.endswith('"') else f'"{name}"'
+    return name.replace("%", "%%")
