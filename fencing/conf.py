@@ -6,10 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 
 DEFAULT_ALIAS = "default"
 MAX_TOKEN = 2**53 - 1
@@ -70,6 +73,7 @@ def backend_aliases() -> list[str]:
     return list(setting().get("BACKENDS", {}))
 
 
+@cache
 def backend_config(alias: str) -> BackendConfig:
     """The configuration of one alias; raises ImproperlyConfigured for an unknown alias or a bad value."""
     backends = setting().get("BACKENDS", {})
@@ -91,6 +95,13 @@ def backend_config(alias: str) -> BackendConfig:
         partitions=whole(value.get("PARTITIONS", 1), f'{where}["PARTITIONS"]', at_least=1),
         options=value.get("OPTIONS", {}),
     )
+
+
+@receiver(setting_changed)
+def _forget_backends(*, setting: str, **_kwargs: Any) -> None:
+    """Tests override settings."""
+    if setting == "FENCING":
+        backend_config.cache_clear()
 
 
 def record() -> str:

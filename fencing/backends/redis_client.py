@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 from fencing.backends.scripts import Script
+from fencing.backends.wire import request
 from fencing.exceptions import LeaseBackendError
 
 # Seconds to wait for the answer to a subscription.
@@ -74,7 +75,7 @@ class RedisClient:
         Every script may be: a connection that broke is no reason to fail. A server that is silent is not asked again,
         so that each call ends within its timeout.
         """
-        sent = (len(keys), *keys, *args)
+        sent = (b"%d" % len(keys), *keys, *args)
         try:
             try:
                 return self._evaluate(script, sent), False
@@ -105,16 +106,23 @@ class RedisClient:
         except RedisError as error:
             raise self._problem(error) from error
 
-    def _evaluate(self, script: Script, sent: tuple[Any, ...]) -> Any:
-        # A cluster's client looks which node has the keys.
-        call = self._call if hasattr(self.redis, "connection_pool") else self.redis.execute_command
+    def _evaluate(self, script: Script, sent: tuple[bytes, ...]) -> Any:
         try:
-            return call("EVALSHA", script.sha, *sent)
+            return self._call(b"EVALSHA", script.sha, *sent)
         except NoScriptError:
-            return call("EVAL", script.source, *sent)
+            return self._call(b"EVAL", script.source, *sent)
 
-    def _call(self, *command: Any) -> Any:
-        """Send a command on a connection of our own: fetching one from redis-py's pool costs half of a grant."""
+    @cached_property
+    def _call(self) -> Callable[..., Any]:
+        """Send a command and return its reply."""
+        return self._call_server if hasattr(self.redis, "connection_pool") else self._call_cluster
+
+    def _call_cluster(self, name: bytes, *args: bytes) -> Any:
+        """Its client looks which node has the keys."""
+        return self.redis.execute_command(name.decode(), *args)
+
+    def _call_server(self, *command: bytes) -> Any:
+        """Send on a connection of our own: fetching one from redis-py's pool costs half of a grant."""
         if self._pid != os.getpid():
             # The sockets are the parent's.
             self._pid, self._idle = os.getpid(), []
@@ -123,7 +131,7 @@ class RedisClient:
         except IndexError:
             connection = _connection(self.redis.connection_pool)
         try:
-            connection.send_command(*command)
+            connection.send_packed_command([request(*command)])
             reply = connection.read_response()
         except ResponseError:
             self._idle.append(connection)

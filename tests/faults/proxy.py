@@ -52,7 +52,7 @@ class Proxy:
     def spoil(self, script: Script, *faults: Fault) -> None:
         """Let ``faults`` happen to the next calls of ``script``, one each, in this order."""
         with self._changing:
-            self._faults += [(script.sha.encode(), fault) for fault in faults]
+            self._faults += [(script.sha, fault) for fault in faults]
 
     def refuse(self) -> None:
         """Cut every connection, and refuse new ones."""

@@ -11,13 +11,13 @@ from importlib.resources import files
 class Script:
     """The text of a script, and the name under which the server keeps it."""
 
-    source: str
-    sha: str
+    source: bytes
+    sha: bytes
 
 
 def _script(*names: str) -> Script:
-    source = "\n".join((files(__name__) / f"{name}.lua").read_text("utf-8") for name in names)
-    return Script(source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+    source = b"\n".join((files(__name__) / f"{name}.lua").read_bytes() for name in names)
+    return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
 
 
 ACQUIRE = _script("outbox", "reign", "lease", "queue", "acquire")
