@@ -12,7 +12,7 @@ from django.core.cache import InvalidCacheBackendError, caches
 from django_redis import get_redis_connection
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as BrokenConnection
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 from redis.retry import Retry
 
 from fencing.backends.scripts import Script
@@ -23,6 +23,8 @@ from fencing.exceptions import LeaseBackendError
 LISTEN_TIMEOUT = 5.0
 # Seconds that a call may wait for the server where the settings name none; older redis-py would wait for ever.
 SOCKET_TIMEOUT = 5.0
+# What redis-py raises: a cluster that cannot be reached, or a slot that nobody serves, is no RedisError.
+PROBLEMS = (RedisError, RedisClusterException)
 # How servers say that the user may not run a command which a script calls: Valkey, and Redis until and since 7.0.
 FORBIDDEN = ("ACL failure", "can't run this command", "NOPERM")
 
@@ -81,7 +83,7 @@ class RedisClient:
                 return self._evaluate(script, sent), False
             except BrokenConnection:
                 return self._evaluate(script, sent), True
-        except RedisError as error:
+        except PROBLEMS as error:
             raise self._problem(error) from error
 
     def pool_of(self, key: bytes) -> Any:
@@ -103,7 +105,7 @@ class RedisClient:
         """Raise LeaseBackendError for what redis-py raises."""
         try:
             yield
-        except RedisError as error:
+        except PROBLEMS as error:
             raise self._problem(error) from error
 
     def _evaluate(self, script: Script, sent: tuple[bytes, ...]) -> Any:
@@ -146,7 +148,7 @@ class RedisClient:
     def _no_alias(self, error: InvalidCacheBackendError) -> LeaseBackendError:
         return LeaseBackendError(self._alias, f"CACHES has no usable alias {self._cache!r}: {error}")
 
-    def _problem(self, error: RedisError) -> LeaseBackendError:
+    def _problem(self, error: Exception) -> LeaseBackendError:
         detail = f"the store did not answer as it should: {type(error).__name__}: {error}"
         if "channel" in str(error):
             detail += f". Give its user the channels &{self.key_prefix}fencing:* to wait on."

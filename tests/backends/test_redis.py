@@ -14,6 +14,7 @@ from fencing.backends.redis import RedisBackend
 from fencing.backends.scripts import DRAW, Script
 from fencing.exceptions import LeaseBackendError
 from tests.backends.stores import NOBODY, PrivateRedis, Store, config, redis_store
+from tests.faults.cluster import CACHE as CLUSTER_CACHE
 from tests.services import PrivateValkey
 
 
@@ -231,6 +232,15 @@ def test_an_unreachable_server_is_a_typed_error(valkey_server: Callable[..., Pri
     ):
         with pytest.raises(LeaseBackendError, match="'default'"):
             call()
+
+
+def test_an_unreachable_cluster_is_a_typed_error(settings: Any) -> None:
+    """redis-py's errors of a cluster are not all of one kind."""
+    store = redis_store(settings, "redis://127.0.0.1:1?db=0", **CLUSTER_CACHE)
+    with pytest.raises(LeaseBackendError, match=r"did not answer.*RedisClusterException"):
+        store.backend.draw(store.place())
+    with pytest.raises(LeaseBackendError, match=r"did not answer.*RedisClusterException"):
+        store.backend.peek(store.place())
 
 
 def test_a_malformed_address_does_not_show_its_password(settings: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django_redis.pool import ConnectionFactory
@@ -68,13 +71,41 @@ class Cluster:
         return replica
 
     def move(self, slot: int, source: PrivateValkey, target: PrivateValkey, keys: list[str]) -> None:
-        """Move a slot with the keys named, as redis-cli does."""
+        """Move a slot with the keys named; others are lost."""
         with asked(source) as there, asked(target) as here:
             here.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", node_id(source))  # type: ignore[no-untyped-call]
             there.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", node_id(target))  # type: ignore[no-untyped-call]
             there.execute_command("MIGRATE", HOST, port_of(target), "", 0, 5000, "KEYS", *keys)  # type: ignore[no-untyped-call]
             for client in (here, there):
                 client.execute_command("CLUSTER SETSLOT", slot, "NODE", node_id(target))  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def moving(self, slot: int, source: PrivateValkey, target: PrivateValkey) -> Iterator[Callable[[], list[bytes]]]:
+        """A slot on its way, as with redis-cli; the function moves one of the keys at the source and returns the rest."""
+        with asked(source) as there, asked(target) as here:
+
+            def carry() -> list[bytes]:
+                keys: list[bytes] = there.execute_command("CLUSTER GETKEYSINSLOT", slot, 100)  # type: ignore[no-untyped-call]
+                if keys:
+                    there.execute_command("MIGRATE", HOST, port_of(target), keys[0], 0, 5000)  # type: ignore[no-untyped-call]
+                return keys[1:]
+
+            here.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", node_id(source))  # type: ignore[no-untyped-call]
+            there.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", node_id(target))  # type: ignore[no-untyped-call]
+            yield carry
+            while carry():
+                pass
+            for client in (here, there):
+                client.execute_command("CLUSTER SETSLOT", slot, "NODE", node_id(target))  # type: ignore[no-untyped-call]
+
+    def refusals(self) -> dict[str, int]:
+        """How often the nodes sent clients elsewhere or put them off, by the error's name: ASK, MOVED, TRYAGAIN, …"""
+        counts: Counter[str] = Counter()
+        for node in self.primaries:
+            with asked(node) as client:
+                for name, found in client.info("errorstats").items():
+                    counts[name.removeprefix("errorstat_")] += found["count"]
+        return dict(counts)
 
     def serves(self, node: PrivateValkey) -> bool:
         """Whether a node thinks that every slot is served."""

@@ -158,3 +158,8 @@ def test_children_of_a_holder_hold_nothing_and_renew_their_own(process_environme
 @pytest.mark.slow
 def test_leases_of_greenlets_are_renewed(process_environment: dict[str, str]) -> None:
     assert len(run("greenlets", process_environment)) == 20
+
+
+@pytest.mark.slow
+def test_greenlets_that_wait_are_woken_and_block_no_other(process_environment: dict[str, str]) -> None:
+    assert len(run("waiting_greenlets", process_environment)) == 6
