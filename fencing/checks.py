@@ -18,6 +18,7 @@ from django.db import connections, models, router
 
 from fencing import conf, storechecks
 from fencing.backends import get_backend
+from fencing.databases import kind
 from fencing.fields import TokenField
 from fencing.guards import SUPPORTED_VENDORS, FenceGuard
 from fencing.models import FencedModel
@@ -180,7 +181,7 @@ def check_databases(databases: Sequence[str] | None = None, **_kwargs: Any) -> l
     """Whether the databases that fenced models live in can carry a guard."""
     found: list[CheckMessage] = []
     for alias in databases or ():
-        vendor = connections[alias].vendor
+        vendor = kind(connections[alias])
         if vendor in SUPPORTED_VENDORS:
             continue
         there = [model._meta.label for model in _fenced_models() if router.allow_migrate_model(alias, model)]

@@ -24,9 +24,9 @@ def kind(connection: BaseDatabaseWrapper) -> str:
 
 def code_of(error: BaseException) -> str:
     """The SQLSTATE, or on MariaDB the number, of a database error; "" if it has none."""
-    if sqlstate := getattr(error.__cause__, "sqlstate", None):
-        return str(sqlstate)
-    return str(error.args[0]) if error.args and isinstance(error.args[0], int) else ""
+    if error.args and isinstance(error.args[0], int):
+        return str(error.args[0])
+    return str(getattr(error.__cause__, "sqlstate", None) or "")
 
 
 def unless_there(connection: BaseDatabaseWrapper, column: str) -> str:

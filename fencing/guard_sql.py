@@ -58,3 +58,37 @@ SQLITE_CREATE_DELETE = """\
 CREATE TRIGGER %(trigger)s BEFORE DELETE ON %(table)s FOR EACH ROW
 WHEN (fencing_token() > OLD.last_token) IS NOT TRUE AND fencing_unfenced() IS NULL
 BEGIN SELECT RAISE(ABORT, %(message)s); END"""
+
+# MariaDB's trigger names are unique in the whole database, too, and a trigger has one event. A variable belongs to the
+# connection, not to the transaction: it counts inside a transaction only, where Python clears it in any case, and
+# outside of one for migrations, whose DDL takes no transaction. MESSAGE_TEXT takes a variable, but no expression.
+MARIADB_CREATE_UPDATE = """\
+CREATE TRIGGER %(trigger)s BEFORE UPDATE ON %(table)s FOR EACH ROW
+BEGIN
+    DECLARE refusal VARCHAR(512);
+    IF (NEW.last_token > OLD.last_token) IS NOT TRUE THEN
+        IF @fencing_unfenced REGEXP '^[0-9]{1,16}$' AND (@@in_transaction OR @fencing_migrating IS TRUE) THEN
+            SET NEW.last_token = GREATEST(OLD.last_token, CAST(@fencing_unfenced AS SIGNED));
+        ELSE
+            SET refusal = CONCAT(%(message)s, 'last_token is ', OLD.last_token, ', the new one ',
+                COALESCE(NEW.last_token, 'NULL'), %(hint)s);
+            SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = 4025, MESSAGE_TEXT = refusal;
+        END IF;
+    END IF;
+END"""
+
+MARIADB_CREATE_DELETE = """\
+CREATE TRIGGER %(trigger)s BEFORE DELETE ON %(table)s FOR EACH ROW
+BEGIN
+    DECLARE refusal VARCHAR(512);
+    IF (@fencing_token REGEXP '^[0-9]{1,16}$' AND @@in_transaction
+        AND CAST(@fencing_token AS SIGNED) > OLD.last_token) IS NOT TRUE
+        AND (@fencing_unfenced REGEXP '^[0-9]{1,16}$' AND (@@in_transaction OR @fencing_migrating IS TRUE)) IS NOT TRUE
+    THEN
+        SET refusal = CONCAT(%(message)s, 'last_token is ', OLD.last_token, ', the transaction named ',
+            COALESCE(@fencing_token, 'no token'), %(hint)s);
+        SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = 4025, MESSAGE_TEXT = refusal;
+    END IF;
+END"""
+
+MARIADB_REMOVE = "DROP TRIGGER IF EXISTS %(trigger)s"

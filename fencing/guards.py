@@ -19,13 +19,23 @@ from typing import TYPE_CHECKING, Any, Literal
 from django.db import NotSupportedError
 from django.db.backends.ddl_references import Statement, Table
 from django.db.backends.signals import connection_created
+from django.db.backends.utils import truncate_name
 from django.db.models import BaseConstraint
 from django.db.transaction import TransactionManagementError
 from django.dispatch import receiver
 
 from fencing.conf import MAX_TOKEN
+from fencing.databases import kind
 from fencing.exceptions import InvalidTokenError
-from fencing.guard_sql import POSTGRESQL_CREATE, POSTGRESQL_REMOVE, SQLITE_CREATE_DELETE, SQLITE_CREATE_UPDATE
+from fencing.guard_sql import (
+    MARIADB_CREATE_DELETE,
+    MARIADB_CREATE_UPDATE,
+    MARIADB_REMOVE,
+    POSTGRESQL_CREATE,
+    POSTGRESQL_REMOVE,
+    SQLITE_CREATE_DELETE,
+    SQLITE_CREATE_UPDATE,
+)
 
 if TYPE_CHECKING:
     from django.db import IntegrityError
@@ -35,7 +45,8 @@ if TYPE_CHECKING:
 
 Setting = Literal["token", "unfenced"]
 
-SUPPORTED_VENDORS = ("postgresql", "sqlite")
+SUPPORTED_VENDORS = ("postgresql", "mariadb", "sqlite")
+HINT = '. Write under a lease of the row\'s resource, or use unfenced("reason") for maintenance.'
 
 # What libpq calls a connection inside a transaction that has not failed (PQTRANS_INTRANS).
 IN_LIVE_TRANSACTION = 2
@@ -58,7 +69,7 @@ class _Nothing(Statement):
 
 
 class FenceGuard(BaseConstraint):
-    """The triggers of one fenced table, on PostgreSQL and SQLite.
+    """The triggers of one fenced table, on PostgreSQL, MariaDB and SQLite.
 
     Args:
         name: the guard's name, unique among all constraints; an ``IntegrityError`` of the guard tells it.
@@ -74,8 +85,11 @@ class FenceGuard(BaseConstraint):
 
     def create_sql(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:  # type: ignore[override]
         """The script that installs the triggers; a false one where ``last_token`` stands in a parent's table."""
-        # Only PostgreSQL comes here, and its script is one statement; SQLite rebuilds the table.
-        return next(iter(self._creation(model, schema_editor)), _Nothing())
+        # SQLite, which rebuilds the table, does not come here. PostgreSQL's script is one statement, MariaDB's are two.
+        creation: list[Statement] = [*self._creation(model, schema_editor)]
+        first, *others = creation or [_Nothing()]
+        schema_editor.deferred_sql.extend(others)
+        return first
 
     def remove_sql(self, model: type[Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement | None:  # type: ignore[override]
         """The script that drops the triggers; None where there are none."""
@@ -85,6 +99,11 @@ class FenceGuard(BaseConstraint):
         # A guard that was created in the same migration may still be waiting, and would come back at its end.
         waiting = schema_editor.deferred_sql
         waiting[:] = [sql for sql in waiting if not (isinstance(sql, _Creation) and sql.references_table(table))]
+        if schema_editor.connection.vendor == "mysql":
+            names = (self._trigger(event, schema_editor) for event in ("update", "delete"))
+            update, delete = (Statement(MARIADB_REMOVE, trigger=name) for name in names)
+            schema_editor.execute(update, params=None)
+            return delete
         return Statement(POSTGRESQL_REMOVE, table=Table(table, schema_editor.quote_name))
 
     def validate(self, model: Any, instance: Any, exclude: Any = None, using: str = "default") -> None:
@@ -105,13 +124,18 @@ class FenceGuard(BaseConstraint):
         if not _has_own_token(model):
             return []
         table = Table(model._meta.db_table, schema_editor.quote_name)
-        vendor = schema_editor.connection.vendor
+        vendor = kind(schema_editor.connection)
         if vendor == "postgresql":
             return [_Creation(POSTGRESQL_CREATE, table=table, name=schema_editor.quote_value(self.name))]
         if vendor == "sqlite":
             return [
                 self._sqlite_trigger(SQLITE_CREATE_UPDATE, "update", table, schema_editor),
                 self._sqlite_trigger(SQLITE_CREATE_DELETE, "delete", table, schema_editor),
+            ]
+        if vendor == "mariadb":
+            return [
+                self._mariadb_trigger(MARIADB_CREATE_UPDATE, "update", table, schema_editor),
+                self._mariadb_trigger(MARIADB_CREATE_DELETE, "delete", table, schema_editor),
             ]
         raise NotSupportedError(
             f"FenceGuard {self.name!r} cannot be created on {vendor}; supported: {', '.join(SUPPORTED_VENDORS)}."
@@ -120,12 +144,25 @@ class FenceGuard(BaseConstraint):
     def _sqlite_trigger(
         self, template: str, event: str, table: Table, schema_editor: BaseDatabaseSchemaEditor
     ) -> _Creation:
-        message = (
-            f'fencing guard "{self.name}" refused {event.upper()}: the token is not higher than last_token. Write under '
-            'a lease of the row\'s resource, or use unfenced("reason") for maintenance.'
-        )
+        message = f'fencing guard "{self.name}" refused {event.upper()}: the token is not higher than last_token{HINT}'
         trigger = schema_editor.quote_name(f"{self.name}_{event}")
         return _Creation(template, table=table, trigger=trigger, message=schema_editor.quote_value(message))
+
+    def _mariadb_trigger(
+        self, template: str, event: str, table: Table, schema_editor: BaseDatabaseSchemaEditor
+    ) -> _Creation:
+        return _Creation(
+            template,
+            table=table,
+            trigger=self._trigger(event, schema_editor),
+            message=schema_editor.quote_value(f'fencing guard "{self.name}" refused {event.upper()}: '),
+            hint=schema_editor.quote_value(HINT),
+        )
+
+    def _trigger(self, event: str, schema_editor: BaseDatabaseSchemaEditor) -> str:
+        """MariaDB's name of a trigger, cut to what it takes."""
+        length = schema_editor.connection.ops.max_name_length()
+        return str(schema_editor.quote_name(truncate_name(f"{self.name}_{event}", length, hash_len=8)))
 
 
 def _has_own_token(model: type[Model]) -> bool:
@@ -170,7 +207,8 @@ def lifted(connection: BaseDatabaseWrapper) -> int | None:
 
 def guard_name_of(error: IntegrityError) -> str | None:
     """The name of the guard that refused, or None when something else raised ``error``."""
-    refusal = REFUSAL.match(str(error))
+    # MariaDB's number comes first.
+    refusal = REFUSAL.match(str(error.args[-1])) if error.args else None
     if refusal is None:
         return None
     diagnosis = getattr(error.__cause__, "diag", None)
@@ -186,22 +224,42 @@ def _told(connection: BaseDatabaseWrapper, setting: Setting, number: Any, *, at_
             "The guard is told something for one transaction only, and none is open: wrap this in transaction.atomic()."
         )
     before = _present(connection, setting)
-    _tell(connection, setting, number)
-    _remember(connection, setting, number)
     try:
+        _tell(connection, setting, number)
+        _remember(connection, setting, number)
         yield
     finally:
         _remember(connection, setting, before)
-        if _can_tell(connection):
+        if connection.vendor == "mysql":
+            _tell_in_any_case(connection, setting, before)
+        elif _can_tell(connection):
             _tell(connection, setting, before)
 
 
 def _tell(connection: BaseDatabaseWrapper, setting: Setting, number: int | None) -> None:
-    """On PostgreSQL the guard reads a setting of the transaction; on SQLite it asks this process."""
+    """PostgreSQL's guard reads a setting of the transaction, MariaDB's one of the connection; SQLite's asks this process."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             value = "" if number is None else str(number)
             cursor.execute("SELECT set_config(%s, %s, true)", (f"fencing.{setting}", value))
+    elif connection.vendor == "mysql":
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET @fencing_{setting} = %s", [number])
+
+
+def _tell_in_any_case(connection: BaseDatabaseWrapper, setting: Setting, number: int | None) -> None:
+    """MariaDB: the same past Django, which lets nothing through in a broken transaction; else close the connection.
+
+    The variable outlives the transaction, and must not reach who uses the connection next.
+    """
+    if connection.connection is None:
+        return
+    try:
+        with connection.connection.cursor() as cursor:
+            cursor.execute(f"SET @fencing_{setting} = {'NULL' if number is None else int(number)}")
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _can_tell(connection: BaseDatabaseWrapper) -> bool:

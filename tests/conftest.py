@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, nullcontext
 
 import django
 import pytest
@@ -18,8 +18,8 @@ from django.db import connection
 
 from fencing.scope import held_leases, let_go
 from inventory_demo.servers import running
-from tests import no_skips
-from tests.services import PrivateValkey
+from tests import mariadb, no_skips
+from tests.services import PrivateValkey, missing
 
 _servers = pytest.StashKey[ExitStack]()
 
@@ -35,6 +35,29 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Leave the servers; the last process of the run stops them."""
     config.stash[_servers].close()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose database this machine lacks; in CI it fails."""
+    if mariadb.ALIAS in _databases_of(item) and (reason := mariadb.reason_to_lack()):
+        missing(reason)
+
+
+def _databases_of(item: pytest.Item) -> Iterable[str]:
+    """The aliases that a test names, besides the default one."""
+    mark = item.get_closest_marker("django_db")
+    named: Iterable[str] = (mark.kwargs.get("databases") if mark else None) or ()
+    return settings.DATABASES if named == "__all__" else named
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(
+    request: pytest.FixtureRequest, django_db_modify_db_settings_parallel_suffix: None
+) -> Iterator[None]:
+    """Have MariaDB running before the test databases are created, if a test needs it, until they are dropped."""
+    needed = any(mariadb.ALIAS in _databases_of(item) for item in request.session.items)
+    with mariadb.running() if needed and not mariadb.reason_to_lack() else nullcontext():
+        yield
 
 
 def pytest_report_header() -> str:

@@ -13,6 +13,7 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "main")
 os.environ["FENCING_NAMESPACE"] = f"test-{RUN}-{WORKER}"
 
 from inventory_demo.settings import *  # noqa: E402, F403
+from tests import mariadb  # noqa: E402
 
 # Logins of tests need no expensive hash.
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
@@ -21,6 +22,11 @@ INSTALLED_APPS = [*INSTALLED_APPS, "tests.shop"]  # noqa: F405
 
 # Whatever is promised for PostgreSQL holds on SQLite, and on a second alias.
 DATABASES = {**DATABASES, "lite": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}  # noqa: F405
+
+# Nothing is started and no database is created unless a collected test names the alias.
+if not mariadb.reason_to_lack():
+    mariadb.use_driver()
+    DATABASES[mariadb.ALIAS] = mariadb.database(f"test_fencing_{RUN}")
 
 CELERY_TASK_DEFAULT_QUEUE = f"test-{RUN}-{WORKER}"
 

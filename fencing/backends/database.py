@@ -28,19 +28,23 @@ from fencing.backends.base import (
     NeedsRange,
     Place,
 )
+from fencing.backends.database_mariadb import MariaDB
+from fencing.backends.database_postgresql import PostgreSQL
 from fencing.backends.database_rows import grant_event, live_lease, values_of
-from fencing.backends.database_sql import HERE, LEASE, Dialect, PostgreSQL, SQLite
+from fencing.backends.database_sql import HERE, LEASE, Dialect
+from fencing.backends.database_sqlite import SQLite
 from fencing.connections import autocommit, in_testcase, in_user_transaction
+from fencing.databases import SERIALIZATION_FAILURES, code_of, kind
 from fencing.exceptions import LeaseBackendError
 from fencing.tables import quoted
 
-DIALECTS: dict[str, Dialect] = {"postgresql": PostgreSQL(), "sqlite": SQLite()}
-SUPPORTED = "PostgreSQL and SQLite"
+DIALECTS: dict[str, Dialect] = {"postgresql": PostgreSQL(), "mariadb": MariaDB(), "sqlite": SQLite()}
+# As Django names them: MariaDB cannot be told from MySQL without a connection.
+VENDORS = ("postgresql", "mysql", "sqlite")
+SUPPORTED = "PostgreSQL, MariaDB and SQLite"
 
 # Each round that fails means that another client was faster, or that a new reign began.
 ROUNDS = 20
-# A serialization failure and a deadlock: nothing has happened, and the next try sees what the other one did.
-RETRYABLE = ("40001", "40P01")
 # Between two times nobody can add many lines to the outbox.
 TRIM_EVERY = 256
 
@@ -80,7 +84,7 @@ class DatabaseBackend(LeaseBackend):
 
         def ask(dialect: Dialect, cursor: Any) -> bool:
             deadline = f"SET deadline_ms = {dialect.now} + %(ttl)s"
-            cursor.execute(f"UPDATE {quoted('StoredLease')} {deadline} WHERE {dialect.mine()}", values)
+            dialect.execute(cursor, f"UPDATE {quoted('StoredLease')} {deadline} WHERE {dialect.mine()}", values)
             return bool(cursor.rowcount == 1)
 
         try:
@@ -129,13 +133,16 @@ class DatabaseBackend(LeaseBackend):
         values = values_of(place, reign=reign, first=first, last=last)
 
         def ask(dialect: Dialect, cursor: Any) -> bool:
-            cursor.execute(
+            dialect.execute(
+                cursor,
                 f"UPDATE {quoted('StoredCounter')} SET next = %(first)s, ceiling = %(last)s "
                 f"WHERE {HERE} AND reign = %(reign)s AND server = {dialect.server} AND next <= %(first)s",
                 values,
             )
             installed = bool(cursor.rowcount == 1)
-            cursor.execute(f"DELETE FROM {quoted('StoredLease')} WHERE {HERE} AND deadline_ms <= {dialect.now}", values)
+            dialect.execute(
+                cursor, f"DELETE FROM {quoted('StoredLease')} WHERE {HERE} AND deadline_ms <= {dialect.now}", values
+            )
             return installed
 
         return self._ask(ask)
@@ -158,7 +165,8 @@ class DatabaseBackend(LeaseBackend):
         values = values_of(Place(space=space, partition=partition), count=count)
 
         def ask(dialect: Dialect, cursor: Any) -> list[GrantEvent]:
-            cursor.execute(
+            dialect.execute(
+                cursor,
                 "SELECT id, kind, token, resource, holder, at_ms, ttl_ms, task_id, task_name "
                 f"FROM {quoted('StoredEvent')} WHERE {HERE} ORDER BY id LIMIT %(count)s",
                 values,
@@ -183,7 +191,7 @@ class DatabaseBackend(LeaseBackend):
         values = values_of(Place(space=space, partition=partition))
 
         def ask(dialect: Dialect, cursor: Any) -> int:
-            cursor.execute(f"SELECT dropped FROM {quoted('StoredCounter')} WHERE {HERE}", values)
+            dialect.execute(cursor, f"SELECT dropped FROM {quoted('StoredCounter')} WHERE {HERE}", values)
             row = cursor.fetchone()
             return 0 if row is None else int(row[0])
 
@@ -192,7 +200,7 @@ class DatabaseBackend(LeaseBackend):
     def check(self) -> list[CheckMessage]:
         """See the contract."""
         alias = self.config.database
-        if alias not in settings.DATABASES or connections[alias].vendor in DIALECTS:
+        if alias not in settings.DATABASES or connections[alias].vendor in VENDORS:
             return []
         message = f'FENCING["BACKENDS"][{self.config.alias!r}] keeps leases in database {alias!r}, which is '
         hint = f'Name a database on {SUPPORTED} in "DATABASE", or use fencing.backends.redis.RedisBackend.'
@@ -202,7 +210,8 @@ class DatabaseBackend(LeaseBackend):
         values = values_of(place, limit=limit)
 
         def ask(dialect: Dialect, cursor: Any) -> list[LiveLease]:
-            cursor.execute(
+            dialect.execute(
+                cursor,
                 f"SELECT resource, holder, token, deadline_ms - {dialect.now}, granted_ms, task_id, task_name "
                 f"FROM {quoted('StoredLease')} WHERE {where} AND deadline_ms > {dialect.now} "
                 "ORDER BY token LIMIT %(limit)s",
@@ -217,8 +226,8 @@ class DatabaseBackend(LeaseBackend):
         database = self.config.database
         try:
             with autocommit(database) as connection:
-                if (dialect := DIALECTS.get(connection.vendor)) is None:
-                    detail = f"database {database!r} is {connection.vendor}; leases are kept in {SUPPORTED}."
+                if (dialect := DIALECTS.get(kind(connection))) is None:
+                    detail = f"database {database!r} is {kind(connection)}; leases are kept in {SUPPORTED}."
                     raise LeaseBackendError(self.config.alias, detail)
                 for tries in range(ROUNDS):
                     try:
@@ -240,7 +249,7 @@ def _answer(connection: BaseDatabaseWrapper, dialect: Dialect, ask: Callable[[Di
     except DatabaseProblem as error:
         if connection.in_atomic_block:
             raise
-        if getattr(error.__cause__, "sqlstate", None) in RETRYABLE:
+        if code_of(error) in SERIALIZATION_FAILURES:
             raise _AgainError from error
         # The heartbeat's thread has no request after which Django would drop a dead connection.
         connection.close_if_unusable_or_obsolete()
@@ -255,22 +264,16 @@ def _bound(cursor: Any) -> dict[str, bool]:
 def _reign(dialect: Dialect, cursor: Any, values: Mapping[str, Any]) -> str | None:
     """The reign in which this server counts, if it does."""
     counter = quoted("StoredCounter")
-    cursor.execute(f"SELECT reign FROM {counter} WHERE {HERE} AND server = {dialect.server}", values)
+    dialect.execute(cursor, f"SELECT reign FROM {counter} WHERE {HERE} AND server = {dialect.server}", values)
     row = cursor.fetchone()
     return None if row is None else str(row[0])
 
 
 def _range_needed(dialect: Dialect, cursor: Any, values: Mapping[str, Any], *, close: bool = False) -> NeedsRange:
     """What the counter asks for, in a new reign where this server did not write it, or where the present one is closed."""
+    dialect.open_counter(cursor, {**values, "offer": uuid4().hex, "close": close})
     counter = quoted("StoredCounter")
-    cursor.execute(
-        f'INSERT INTO {counter} (space, "partition", reign, server, next, ceiling, dropped) '
-        f"VALUES (%(space)s, %(partition)s, %(offer)s, {dialect.server}, 1, 0, 0) "
-        'ON CONFLICT (space, "partition") DO UPDATE SET reign = excluded.reign, server = excluded.server, ceiling = 0 '
-        f"WHERE %(close)s OR {counter}.server <> excluded.server",
-        {**values, "offer": uuid4().hex, "close": close},
-    )
-    cursor.execute(f"SELECT reign, server, next, ceiling FROM {counter} WHERE {HERE}", values)
+    dialect.execute(cursor, f"SELECT reign, server, next, ceiling FROM {counter} WHERE {HERE}", values)
     row = cursor.fetchone()
     if row is None or row[2] <= row[3]:
         raise _AgainError

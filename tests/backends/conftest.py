@@ -60,10 +60,14 @@ def file_store(sqlite_file: str, django_db_blocker: Any) -> Iterator[Store]:
         connections[sqlite_file].close()
 
 
-@pytest.fixture(params=[pytest.param("default", marks=pytest.mark.django_db(transaction=True)), FILE])
+DEFAULT = pytest.param("default", marks=pytest.mark.django_db(transaction=True))
+MARIA = pytest.param("maria", marks=pytest.mark.django_db(databases=["default", "maria"], transaction=True))
+
+
+@pytest.fixture(params=[DEFAULT, MARIA, FILE])
 def kept(request: pytest.FixtureRequest) -> Store:
     """A store in each kind of database, with nothing installed."""
-    found: Store = request.getfixturevalue("file_store") if request.param == FILE else database_store("default")
+    found: Store = request.getfixturevalue("file_store") if request.param == FILE else database_store(request.param)
     return found
 
 
@@ -72,7 +76,8 @@ def kept(request: pytest.FixtureRequest) -> Store:
         "memory",
         "valkey",
         "redis_server",
-        pytest.param("default", marks=pytest.mark.django_db(transaction=True)),
+        DEFAULT,
+        MARIA,
         FILE,
     ]
 )
@@ -82,8 +87,8 @@ def store(request: pytest.FixtureRequest, settings: Any) -> Store:
         found = memory_store()
     elif request.param == FILE:
         found = request.getfixturevalue("file_store")
-    elif request.param == "default":
-        found = database_store("default")
+    elif request.param in ("default", "maria"):
+        found = database_store(request.param)
     else:
         found = redis_store(settings, request.getfixturevalue(request.param).url())
     found.open()

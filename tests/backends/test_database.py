@@ -23,7 +23,7 @@ from django.test.utils import CaptureQueriesContext
 from fencing import LeaseBackendError, LeaseHeldError, StaleWriteError, lease
 from fencing.backends.base import Granted, Held, HolderInfo, Lost, NeedsRange
 from fencing.backends.database import DatabaseBackend
-from fencing.backends.database_sql import PostgreSQL
+from fencing.backends.database_postgresql import PostgreSQL
 from fencing.history import collect
 from fencing.models import StoredCounter, StoredEvent, StoredLease, TokenGrant
 from inventory_demo.models import Stock
@@ -39,6 +39,8 @@ BACKEND = "fencing.backends.database.DatabaseBackend"
 CLIENT = """
 import json, sys
 from django.conf import settings
+from tests.mariadb import use_driver
+use_driver()
 settings.configure(**json.loads(sys.argv[1]), INSTALLED_APPS=["fencing"], USE_TZ=True)
 import django
 django.setup()
@@ -348,10 +350,10 @@ def test_other_databases_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = DatabaseBackend(config(BACKEND))
     assert backend.check() == []
     assert DatabaseBackend(config(BACKEND, database="unknown")).check() == [], "that is E004's"
-    monkeypatch.setattr(connections["default"], "vendor", "mysql")
+    monkeypatch.setattr(connections["default"], "vendor", "oracle")
     (found,) = backend.check()
-    assert found.id == "fencing.E023" and "mysql" in found.msg and found.hint
-    with pytest.raises(LeaseBackendError, match="mysql"):
+    assert found.id == "fencing.E023" and "oracle" in found.msg and found.hint
+    with pytest.raises(LeaseBackendError, match="oracle"):
         backend.draw(Store(backend).place())
 
 

@@ -326,5 +326,5 @@ def test_other_databases_are_refused_by_name() -> None:
     guard: Any = FenceGuard(name="shop_stock_fence")
     assert not guard.create_sql(model, Editor)
     model._meta.local_concrete_fields.append(type("Field", (), {"name": "last_token"}))  # type: ignore[attr-defined]
-    with pytest.raises(NotSupportedError, match=r"oracle; supported: postgresql, sqlite"):
+    with pytest.raises(NotSupportedError, match=r"oracle; supported: postgresql, mariadb, sqlite"):
         guard.create_sql(model, Editor)

@@ -1,0 +1,223 @@
+"""The MariaDB of the tests: a private server from the machine's packages, or the one that `MARIADB_URL` names.
+
+It starts for the first test that needs it and is shared by all processes of this checkout's runs: each holds a shared
+lock on one file. A watchdog waits for that lock and ends the server, so it goes with the last of them, also when that
+one was killed. It listens on no port, and its data go with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from inventory_demo.server_addresses import CHECKOUT, addresses
+from inventory_demo.server_support import FileLock, ServerError, can_take, prepare_runtime, wait_for
+
+ALIAS = "maria"
+DATABASE = "fencing"
+# MariaDB's usual collation, which holds "A" and "a" for the same.
+TEST = {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_general_ci"}
+# Servers are often outside an ordinary user's PATH.
+PLACES = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+# The tests break no power supply, so nothing has to reach the disk.
+OPTIONS = (
+    "--no-defaults",
+    "--skip-networking",
+    "--skip-name-resolve",
+    "--innodb-flush-method=nosync",
+    "--innodb-buffer-pool-size=64M",
+    "--innodb-log-file-size=32M",
+    "--max-connections=100",
+)
+
+
+class MariaDB:
+    """A server in a folder of its own; its socket's path is short enough for a socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.socket = folder / "mariadb.sock"
+        self.log = folder / "mariadb.log"
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The entry for Django's `DATABASES`."""
+        return {
+            "ENGINE": "django.db.backends.mysql",
+            "HOST": str(self.socket),
+            "USER": "root",
+            "NAME": DATABASE,
+            "TEST": dict(TEST),
+        }
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the server, with new data if there are none, and wait until it answers."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        if not self.data.exists():
+            self._install()
+        command = [_binary("mariadbd"), *OPTIONS, *_account(), f"--datadir={self.data}", f"--socket={self.socket}"]
+        command += [f"--pid-file={self.folder / 'mariadb.pid'}", f"--log-error={self.log}"]
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        if not wait_for(lambda: self.answers() or process.poll() is not None, seconds=60) or process.poll() is not None:
+            raise ServerError(f"mariadbd does not answer: {self.log.read_text()[-2000:] if self.log.exists() else ''}")
+        return process
+
+    def answers(self) -> bool:
+        """Whether the server takes connections: it greets whoever connects."""
+        with socket.socket(socket.AF_UNIX) as attempt:
+            attempt.settimeout(5)
+            try:
+                attempt.connect(str(self.socket))
+                return bool(attempt.recv(1))
+            except OSError:
+                return False
+
+    def _install(self) -> None:
+        # Beside their place, so that a killed start leaves no half of it.
+        stage = self.folder / "data.new"
+        shutil.rmtree(stage, ignore_errors=True)
+        command = [_binary("mariadb-install-db"), "--no-defaults", *_account(), f"--datadir={stage}", "--skip-test-db"]
+        command += ["--auth-root-authentication-method=normal", "--innodb-flush-method=nosync"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode != 0:
+            raise ServerError(f"mariadb-install-db failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        stage.rename(self.data)
+
+
+def reason_to_lack() -> str:
+    """Why there is no MariaDB for the tests, or ""."""
+    return "" if os.environ.get("MARIADB_URL") else lacking()
+
+
+def lacking() -> str:
+    """Why no MariaDB can be started here, or ""."""
+    absent = [name for name in ("mariadbd", "mariadb-install-db") if shutil.which(name, path=PLACES) is None]
+    return f"{' and '.join(absent)} not found (Debian: mariadb-server)" if absent else ""
+
+
+def use_driver() -> None:
+    """Let Django's MySQL backend find PyMySQL where mysqlclient is not installed."""
+    if find_spec("MySQLdb") is None:
+        import pymysql
+
+        pymysql.install_as_MySQLdb()
+
+
+def database(name: str) -> dict[str, Any]:
+    """The entry for Django's `DATABASES`, with a test database of this name; nothing is started."""
+    if url := os.environ.get("MARIADB_URL"):
+        import dj_database_url
+
+        entry: dict[str, Any] = dict(dj_database_url.parse(url))
+        entry["TEST"] = dict(TEST)
+    else:
+        entry = _shared().entry
+    entry["TEST"]["NAME"] = name
+    return entry
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Have the shared server running inside the block; nothing is done with `MARIADB_URL`."""
+    if os.environ.get("MARIADB_URL"):
+        yield
+        return
+    server = _shared()
+    prepare_runtime(server.folder.parent)
+    server.folder.mkdir(mode=0o700, exist_ok=True)
+    users = FileLock(server.folder / "users.lock")
+    # Only the watchdog, which just ends the server, can be in the way.
+    if not wait_for(lambda: users.take(FileLock.SHARED), seconds=60):
+        raise ServerError("The MariaDB of the tests is stopping since a minute.")
+    try:
+        starting = FileLock(server.folder / "start.lock")
+        try:
+            starting.wait(FileLock.EXCLUSIVE)
+            if not server.answers():
+                _start_with_watchdog(server)
+        finally:
+            starting.close()
+        yield
+    finally:
+        users.close()
+        path = server.folder / "users.lock"
+        for watchdog in _watchdogs:
+            wait_for(lambda: watchdog.poll() is not None or _is_shared(path), seconds=20)  # noqa: B023
+
+
+def _is_shared(path: Path) -> bool:
+    return not can_take(path, FileLock.EXCLUSIVE) and can_take(path, FileLock.SHARED)
+
+
+def _start_with_watchdog(server: MariaDB) -> None:
+    """Start a process that starts the server, tells so, and ends it when the last user is gone."""
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "tests.mariadb", str(server.folder), str(write)]
+    watchdog = subprocess.Popen(
+        command,
+        cwd=CHECKOUT,
+        pass_fds=[write],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # what it has inherited would stay open as long as it lives
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    if said != "ready":
+        raise ServerError(said or "The watchdog of MariaDB died.")
+    _watchdogs.append(watchdog)
+
+
+# Children that outlive their use in this process: kept, as forgetting a running child is a warning.
+_watchdogs: list[subprocess.Popen[bytes]] = []
+
+
+def _watch(server: MariaDB, told: int) -> None:
+    with os.fdopen(told, "w") as pipe:
+        try:
+            process = server.start()
+        except ServerError as error:
+            pipe.write(str(error))
+            return
+        pipe.write("ready")
+    FileLock(server.folder / "users.lock").wait(FileLock.EXCLUSIVE)
+    # It is only asked to go where it can be slow; what it holds is not needed any more.
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=20)
+    shutil.rmtree(server.data)
+    for path in (server.socket, server.log, server.folder / "mariadb.pid"):
+        with suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _shared() -> MariaDB:
+    return MariaDB(addresses().runtime / "maria")
+
+
+def _binary(name: str) -> str:
+    found = shutil.which(name, path=PLACES)
+    if found is None:
+        raise ServerError(f"{name} is not installed.")
+    return found
+
+
+def _account() -> list[str]:
+    return ["--user=root"] if os.geteuid() == 0 else []
+
+
+if __name__ == "__main__":
+    _watch(MariaDB(Path(sys.argv[1])), int(sys.argv[2]))
