@@ -21,6 +21,7 @@ from fencing.backends import LeaseBackend
 from fencing.backends.base import Place
 from fencing.backends.database import DatabaseBackend
 from fencing.backends.redis import RedisBackend
+from fencing.backends.redis_client import SOCKET_TIMEOUT, RedisClient
 from fencing.conf import BackendConfig
 from fencing.exceptions import LeaseBackendError
 from fencing.models import FencedModel
@@ -52,36 +53,74 @@ def configured(config: BackendConfig, backend: LeaseBackend) -> Iterator[CheckMe
 
 def running(config: BackendConfig, backend: LeaseBackend) -> Iterator[CheckMessage]:
     """What the store itself tells of one alias: whether it answers, is fit to count, and keeps what it has."""
+    store = f"The lease store of {config.alias!r}"
     try:
         backend.peek(Place(space="check", partition=0, resource="check"))
     except LeaseBackendError as error:
-        hint = "Start the lease store, or correct its address; without it no lease is granted and no fenced row is written."
-        yield Error(f"The lease store of {config.alias!r} does not answer: {error}", hint=hint, id="fencing.E011")
+        yield _silent(store, error)
         return
-    if not isinstance(backend, RedisBackend):
+    if isinstance(backend, RedisBackend):
+        for name, node in _primaries(config):
+            yield from _fit(f"{store} at {name}" if name else store, node)
+
+
+def _fit(store: str, node: Any) -> Iterator[CheckMessage]:
+    """What one server tells, by a client of its own."""
+    try:
+        replication, memory = node.info("replication"), node.info("memory")
+    except RedisClient.refused as error:
+        yield _uncounting(store, f"refuses INFO: {error}")
         return
-    replication = _info(config, "replication")
-    refused, replid = replication.get("error", ""), str(replication.get("master_replid", ""))
-    if refused or not REPLID.fullmatch(replid):
-        what = (
-            f"refuses INFO: {refused}"
-            if refused
-            else f"reports the master_replid {replid!r}, not 40 hexadecimal digits"
-        )
-        hint = "Give its user +info, and use a Redis or Valkey that reports its own master_replid; no number is issued else."
-        yield Error(f"The lease store of {config.alias!r} {what}.", hint=hint, id="fencing.E012")
-    memory = _info(config, "memory")
-    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    except Exception as error:  # each client has errors of its own
+        yield _silent(store, error)
+        return
+    replid, policy = str(replication.get("master_replid", "")), str(memory.get("maxmemory_policy", "noeviction"))
+    if not REPLID.fullmatch(replid):
+        yield _uncounting(store, f"reports the master_replid {replid!r}, not 40 hexadecimal digits")
     if policy != "noeviction" and memory.get("maxmemory") not in (0, "0"):
-        message = f"The lease store of {config.alias!r} has the maxmemory-policy {policy!r}, which evicts leases."
         hint = "Set maxmemory-policy to noeviction, or give the leases a server of their own."
-        yield Warning(message, hint=hint, id="fencing.W010")
+        yield Warning(
+            f"{store} has the maxmemory-policy {policy!r}, which evicts leases.", hint=hint, id="fencing.W010"
+        )
+
+
+def _silent(store: str, error: Exception) -> Error:
+    hint = "Start the lease store, or correct its address; without it no lease is granted and no fenced row is written."
+    return Error(f"{store} does not answer: {error}", hint=hint, id="fencing.E011")
+
+
+def _uncounting(store: str, what: str) -> Error:
+    hint = (
+        "Give its user +info, and use a Redis or Valkey that reports its own master_replid; no number is issued else."
+    )
+    return Error(f"{store} {what}.", hint=hint, id="fencing.E012")
+
+
+def _primaries(config: BackendConfig) -> Iterator[tuple[str, Any]]:
+    """Each server that issues numbers, by its address where the settings do not name it."""
+    client = caches[config.cache].client.get_client(write=True)  # type: ignore[attr-defined]
+    if hasattr(client, "get_primaries"):
+        for node in client.get_primaries():
+            yield node.name, client.get_redis_connection(node)
+        return
+    find = getattr(client.connection_pool, "get_master_address", None)
+    yield ":".join(map(str, find())) if find else "", client
 
 
 def _slowest_call(config: BackendConfig) -> float:
+    """Seconds that one call may take: redis-py's and django-redis' names for it, and what holds where neither is set."""
     options = settings.CACHES.get(config.cache, {}).get("OPTIONS", {})
-    timeout = options.get("SOCKET_TIMEOUT") if isinstance(options, Mapping) else None
-    return float(timeout) if isinstance(timeout, (int, float)) else 0.0
+    if isinstance(options, Mapping):
+        for found in (
+            options.get("SOCKET_TIMEOUT"),
+            *(
+                options.get(name, {}).get("socket_timeout")
+                for name in ("CONNECTION_POOL_KWARGS", "REDIS_CLIENT_KWARGS")
+            ),
+        ):
+            if isinstance(found, (int, float)):
+                return float(found)
+    return SOCKET_TIMEOUT
 
 
 def _sharing(cache: str) -> Iterator[str]:
@@ -109,6 +148,8 @@ def _address(location: Any) -> tuple[Any, ...]:
     first = location[0] if isinstance(location, (list, tuple)) and location else location
     if not isinstance(first, str):
         return (first,)
+    # The first of several is the primary.
+    first = first.partition(",")[0]
     try:
         parts = urlsplit(first)
         database = parse_qs(parts.query).get("db", [""])[0]
@@ -127,13 +168,3 @@ def _fenced_in_sqlite(config: BackendConfig) -> str:
         if issubclass(model, FencedModel) and router.db_for_write(model) == config.database:
             return str(model._meta.label)
     return ""
-
-
-def _info(config: BackendConfig, section: str) -> dict[str, Any]:
-    """A section of INFO, of one node; {"error": …} if it is refused."""
-    try:
-        found = caches[config.cache].client.get_client(write=True).info(section)  # type: ignore[attr-defined]
-    except Exception as error:  # each client has errors of its own, and none of them is imported here
-        return {"error": f"{type(error).__name__}: {error}"}
-    values = list(found.values())
-    return dict(values[0] if values and isinstance(values[0], dict) and "master_replid" not in found else found)

@@ -316,6 +316,7 @@ def test_w010_store_that_evicts(valkey_server: Callable[..., PrivateValkey]) -> 
         ("redis://localhost:6379/1", "redis://localhost/1", True),
         ("redis://u:p@localhost:6379?db=1", "redis://localhost:6379/1", True),
         (["redis://localhost:6379/1", "redis://replica:6379/1"], "rediss://localhost:6379/1", True),
+        ("redis://localhost:6379/1,redis://replica:6379/1", "redis://localhost:6379/1", True),
         ("redis://localhost", "redis://localhost:6379/0", True),
         ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1", True),
         ("redis://localhost:6379/1", "redis://localhost:6379/2", False),
@@ -348,10 +349,23 @@ def test_w011_leases_in_the_alias_of_an_ordinary_cache() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ttl", "timeout", "found"), [(0.05, 0.01, True), (3, 2, True), (3, 1.5, False), (3, None, False)]
+    ("ttl", "options", "found"),
+    [
+        (0.05, {"SOCKET_TIMEOUT": 0.01}, True),
+        (3, {"SOCKET_TIMEOUT": 2}, True),
+        (3, {"SOCKET_TIMEOUT": 1.5}, False),
+        (3, {"CONNECTION_POOL_KWARGS": {"socket_timeout": 2}}, True),
+        (3, {"CONNECTION_POOL_KWARGS": {"socket_timeout": 1.5}}, False),
+        (3, {"REDIS_CLIENT_KWARGS": {"socket_timeout": 2}}, True),
+        (3, {"REDIS_CLIENT_KWARGS": {"socket_timeout": 1.5}}, False),
+        # Five seconds, where nothing is set.
+        (7.5, {}, True),
+        (7.6, {}, False),
+        (7.5, {"CONNECTION_POOL_KWARGS": {"socket_timeout": None}}, True),
+    ],
 )
-def test_w012_ttl_that_cannot_be_kept(ttl: float, timeout: float | None, found: bool) -> None:
-    with override_settings(CACHES=leases_in("redis://localhost/1", SOCKET_TIMEOUT=timeout)):
+def test_w012_ttl_that_cannot_be_kept(ttl: float, options: dict[str, Any], found: bool) -> None:
+    with override_settings(CACHES=leases_in("redis://localhost/1", **options)):
         messages = of_settings({"BACKENDS": {"default": {**REDIS, "TTL": ttl}}})
     assert ids(messages) == (["fencing.W012"] if found else [])
     assert ids(of_settings({"BACKENDS": {"default": {**MEMORY, "TTL": ttl}}})) == (

@@ -38,6 +38,8 @@ class RedisClient:
     """
 
     broken = RedisError
+    # What a server answers that does not do what it is asked.
+    refused = ResponseError
 
     def __init__(self, alias: str, cache: str) -> None:
         self._alias = alias

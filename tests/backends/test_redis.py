@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from fencing.backends.base import HolderInfo
+from fencing.backends.base import Granted, Held, HolderInfo
 from fencing.backends.redis import RedisBackend
 from fencing.backends.scripts import DRAW, Script
 from fencing.exceptions import LeaseBackendError
 from tests.backends.stores import NOBODY, PrivateRedis, Store, config, redis_store
 from tests.faults.cluster import CACHE as CLUSTER_CACHE
 from tests.services import PrivateValkey
+
+ROOT = Path(__file__).parents[2]
 
 
 def keys_of(server: PrivateValkey, store: Store) -> list[str]:
@@ -195,6 +198,38 @@ def test_a_user_who_may_not_read_info_is_told_so(kind: type[PrivateValkey], sett
         store.open()
         token = store.grant("holder")
         assert store.backend.release(store.place(), "holder", token)
+
+
+def test_the_user_of_the_how_to_may_do_everything(server: PrivateValkey, settings: Any) -> None:
+    [rule] = re.findall(r"^ACL SETUSER shop .*$", (ROOT / "docs" / "howto.md").read_text(), re.MULTILINE)
+    with server.client() as client:
+        client.execute_command(*rule.split(" "))
+        url = server.url().replace("unix://", "unix://shop:password@")
+        store = redis_store(settings, url)
+        store.open()
+        place = store.place()
+        token = store.grant("holder")
+        assert store.backend.renew(place, "holder", 30.0)
+        assert isinstance(store.backend.advance(place, "holder"), Granted)
+        with store.backend.waiter("waiter", 30.0, NOBODY) as waiter:
+            assert isinstance(waiter.ask(place), Held)
+            assert store.backend.release(place, "holder", token)
+            handed = waiter.sleep(Held(holder="holder", token=token, remaining=10.0), 10.0)
+        assert handed is not None
+        assert store.backend.revoke(place, handed.token)
+        store.backend.give_up(place, "waiter")
+        assert isinstance(store.backend.draw(place), Granted)
+        lease = store.grant("other")
+        assert [one.token for one in store.backend.live(store.space, 0, 10)] == [lease]
+        events = store.backend.read_events(store.space, 0, 10)
+        store.backend.forget_events(store.space, 0, [one.id for one in events])
+        assert store.events() == []
+        assert store.backend.dropped_events(store.space, 0) == 0
+        closed = store.backend.close_reign(place)
+        assert store.backend.install(place, closed.reign, 5000, 6000)
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            client_of(store).set("page:1", "not its own")
+        client.acl_deluser("shop")
 
 
 def test_a_server_without_a_replid_of_its_own_is_refused(
