@@ -44,7 +44,7 @@ def count(state: State, at: int, counter: Counter) -> tuple[State, Answer]:
 
 
 def acquire(state: State, at: int, call: int, tests: Protections) -> tuple[State, Answer]:
-    """acquire.lua of a client that waits. The call's id is its holder and its offer of a reign, too."""
+    """acquire.lua and acquire_queued.lua of a client that waits. The call's id is its holder and its offer of a reign, too."""
     lease = state.servers[at].lease
     if lease is not None:
         return (state, GRANTED) if lease.holder == call else (join(state, at, call), HELD)

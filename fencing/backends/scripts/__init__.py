@@ -20,12 +20,12 @@ def _script(*names: str) -> Script:
     return Script(source, hashlib.sha1(source, usedforsecurity=False).hexdigest().encode())
 
 
-ACQUIRE = _script("outbox", "reign", "lease", "queue", "acquire")
+ACQUIRE = _script("outbox", "reign", "lease", "grant", "acquire", "queue", "acquire_queued")
 RENEW = _script("lease", "renew")
 ADVANCE = _script("outbox", "reign", "lease", "advance")
-RELEASE = _script("outbox", "reign", "lease", "queue", "release")
-REVOKE = _script("outbox", "reign", "lease", "queue", "revoke")
-GIVE_UP = _script("outbox", "reign", "lease", "queue", "give_up")
+RELEASE = _script("outbox", "lease", "release", "reign", "grant", "queue", "release_queued")
+REVOKE = _script("outbox", "reign", "lease", "grant", "queue", "revoke")
+GIVE_UP = _script("outbox", "reign", "lease", "grant", "queue", "give_up")
 DRAW = _script("outbox", "reign", "draw")
 INSTALL = _script("outbox", "reign", "install")
 CLOSE = _script("outbox", "reign", "close")

@@ -1,10 +1,7 @@
 -- KEYS: lease, counter, events, queue
 -- ARGV: holder, ttl in ms, offer of a reign, info, resource, cap of the outbox, listener (empty: do not queue)
-local function held()
-  local unchanged = ARGV[7] == '' and 0 or join(ARGV[1], ARGV[7], ARGV[2], ARGV[4])
-  return 'held ' .. redis.call('PTTL', KEYS[1]) .. ' ' .. unchanged .. ' ' .. redis.call('GET', KEYS[1])
-end
-
+--
+-- The common cases come before the functions of the queue, whose making would cost each grant.
 local lease = redis.call('GET', KEYS[1])
 if lease then
   local token, holder, reign = parts_of(lease)
@@ -12,20 +9,11 @@ if lease then
     -- Handed over while it waited; or the client sent this request again, because the reply was lost.
     return 'granted ' .. token .. ' ' .. reign .. ' ' .. redis.call('PTTL', KEYS[1])
   end
-  return held()
+elseif redis.call('EXISTS', KEYS[4]) == 0 then
+  local token, reign = issue(KEYS[2], KEYS[3], ARGV[6], ARGV[3])
+  if not token then
+    return reign
+  end
+  grant(token, reign, ARGV[1], ARGV[2], ARGV[4], ARGV[5])
+  return 'granted ' .. token .. ' ' .. reign
 end
-local token, reign = issue(KEYS[2], KEYS[3], ARGV[6], ARGV[3])
-if not token then
-  return reign
-end
-local waiter = first_waiter(ARGV[1])
-if waiter and waiter.holder ~= ARGV[1] then
-  -- The last holder died, or its lease was removed by hand: nobody overtakes those who wait.
-  serve(waiter, token, reign, ARGV[5])
-  return held()
-end
-if waiter then
-  redis.call('LPOP', KEYS[4])
-end
-grant(token, reign, ARGV[1], ARGV[2], ARGV[4], ARGV[5])
-return 'granted ' .. token .. ' ' .. reign

@@ -62,13 +62,6 @@ local function tell(waiter, ...)
   redis.pcall('PUBLISH', channel_of(waiter.listener), table.concat({waiter.holder, ...}, ' '))
 end
 
-local function grant(token, reign, holder, ttl, info, resource)
-  local line = note(KEYS[3], KEYS[2], 'kind', 'granted', 'token', token, 'resource', resource, 'holder', holder,
-    'ttl', ttl, 'info', info)
-  local granted = string.match(line or now_in_milliseconds(), '^%d+')
-  redis.call('SET', KEYS[1], token .. ' ' .. holder .. ' ' .. reign .. ' ' .. granted .. ' ' .. info, 'PX', ttl)
-end
-
 -- Give the free lease to the waiter at the head.
 local function serve(waiter, token, reign, resource)
   redis.call('LPOP', KEYS[4])

@@ -7,7 +7,9 @@ if ours then
 end
 note(KEYS[3], KEYS[2], 'kind', ours and 'released' or 'lost', 'token', ours and token or ARGV[2],
   'resource', ARGV[3], 'holder', ARGV[1])
-if ours then
-  hand_over(ARGV[3], ARGV[4])
+if not ours then
+  return 0
 end
-return ours and 1 or 0
+if redis.call('EXISTS', KEYS[4]) == 0 then
+  return 1
+end
