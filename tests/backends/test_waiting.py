@@ -192,6 +192,12 @@ def queue_in(store: Store, holder: str, ttl: float = 30.0, resource: str = "stoc
     return waiter
 
 
+def only_listen(store: Store, count: int) -> None:
+    """Wait until the server has noticed whose connections are closed: it may read another's request first."""
+    pattern = f"*{store.space}*"
+    wait_until(lambda: len(client_of(store).pubsub_channels(pattern)) == count, f"{count} connections listen")
+
+
 def queue_key(store: Store) -> str:
     return f"a shopfencing:{{{store.space}:0}}:queue:stock:42"
 
@@ -204,6 +210,7 @@ def test_a_dead_waiter_is_skipped_also_where_somebody_hears_everything(own: Stor
         monitor.psubscribe("*")
         assert monitor.get_message(timeout=5) is not None
         kill(dead)
+        only_listen(own, 1)
         own.backend.release(own.place(), "first", token)
     assert holder_of(own) == "alive"
     assert told(own, alive) is not None
@@ -221,6 +228,7 @@ def test_a_dead_head_does_not_block_after_an_expiry(own: Store) -> None:
 def test_no_key_is_left_when_everybody_dies(own: Store) -> None:
     token = own.grant("first")
     kill(queue_in(own, "dead"))
+    only_listen(own, 0)
     assert 0 < client_of(own).pttl(queue_key(own)) <= 60_000
     own.backend.release(own.place(), "first", token)
     assert len(keys_of_all(own)) == 2
@@ -336,6 +344,7 @@ def test_a_waiter_that_could_not_give_up_counts_as_dead(own: Store) -> None:
     token = own.grant("first")
     with pytest.raises(RuntimeError), queue_in(own, "second"):
         raise RuntimeError
+    only_listen(own, 0)
     own.backend.release(own.place(), "first", token)
     assert holder_of(own) == ""
 
