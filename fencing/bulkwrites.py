@@ -17,6 +17,7 @@ from django.db.models.deletion import Collector
 from django.db.models.functions import Greatest
 
 from fencing import history
+from fencing.databases import locked
 from fencing.exceptions import (
     LeaseRequiredError,
     ResourceMismatchError,
@@ -80,7 +81,10 @@ def fenced_steps(connection: BaseDatabaseWrapper) -> Iterator[None]:
 
 def lock_rows(connection: BaseDatabaseWrapper, fence: ModelFence, matched: Any) -> list[LockedRow]:
     """Lock the rows whose keys are in ``matched`` (a list, or a queryset of keys), in the order of their keys."""
-    rows = plain(fence.owner, connection.alias).filter(pk__in=matched).order_by("pk").select_for_update(no_key=True)
+    if connection.vendor == "mysql" and isinstance(matched, QuerySet):
+        # MariaDB judges a subquery by the transaction's snapshot, but what is sent afterwards by the rows as they are.
+        matched = [row["pk"] for row in locked(matched)]
+    rows = locked(plain(fence.owner, connection.alias).filter(pk__in=matched).order_by("pk"))
     wanted = tuple(dict.fromkeys(("pk", "last_token", *fence.attributes)))
     name = fence.name if lifted(connection) is None else fence.name_on_record
     return [LockedRow(row["pk"], row["last_token"], name(row)) for row in rows.values(*wanted)]

@@ -6,8 +6,11 @@ MySQL is not MariaDB: it has neither ``INSERT … RETURNING`` nor ``SET STATEMEN
 from __future__ import annotations
 
 import math
+from typing import Any
 
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import QuerySet
 
 # PostgreSQL's SQLSTATEs and MariaDB's error numbers. Nothing has happened; a new try sees what the other one did.
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01", "1020", "1213"})
@@ -35,6 +38,27 @@ def unless_there(connection: BaseDatabaseWrapper, column: str) -> str:
         # Not INSERT IGNORE, which lets through every other error as well.
         return f"ON DUPLICATE KEY UPDATE {column} = {column}"
     return "ON CONFLICT DO NOTHING"
+
+
+def locked(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """The queryset with its rows locked against writers until the end of the transaction, and read as they are now."""
+    weaker = connections[rows.db].features.has_select_for_no_key_update
+    return rows.select_for_update(no_key=weaker)
+
+
+def set_in_any_case(connection: BaseDatabaseWrapper, assignment: str) -> None:
+    """MariaDB: set a variable of the connection back, past Django, which lets nothing through in a broken transaction.
+
+    It outlives the transaction, and must not reach who uses the connection next: else the connection is closed.
+    """
+    if connection.connection is None:
+        return
+    try:
+        with connection.connection.cursor() as cursor:
+            cursor.execute(f"SET {assignment}")
+    except BaseException:
+        connection.close()
+        raise
 
 
 def waiting_at_most(seconds: float) -> str:

@@ -25,7 +25,7 @@ from django.db.transaction import TransactionManagementError
 from django.dispatch import receiver
 
 from fencing.conf import MAX_TOKEN
-from fencing.databases import kind
+from fencing.databases import kind, set_in_any_case
 from fencing.exceptions import InvalidTokenError
 from fencing.guard_sql import (
     MARIADB_CREATE_DELETE,
@@ -231,7 +231,7 @@ def _told(connection: BaseDatabaseWrapper, setting: Setting, number: Any, *, at_
     finally:
         _remember(connection, setting, before)
         if connection.vendor == "mysql":
-            _tell_in_any_case(connection, setting, before)
+            set_in_any_case(connection, f"@fencing_{setting} = {'NULL' if before is None else int(before)}")
         elif _can_tell(connection):
             _tell(connection, setting, before)
 
@@ -245,21 +245,6 @@ def _tell(connection: BaseDatabaseWrapper, setting: Setting, number: int | None)
     elif connection.vendor == "mysql":
         with connection.cursor() as cursor:
             cursor.execute(f"SET @fencing_{setting} = %s", [number])
-
-
-def _tell_in_any_case(connection: BaseDatabaseWrapper, setting: Setting, number: int | None) -> None:
-    """MariaDB: the same past Django, which lets nothing through in a broken transaction; else close the connection.
-
-    The variable outlives the transaction, and must not reach who uses the connection next.
-    """
-    if connection.connection is None:
-        return
-    try:
-        with connection.connection.cursor() as cursor:
-            cursor.execute(f"SET @fencing_{setting} = {'NULL' if number is None else int(number)}")
-    except BaseException:
-        connection.close()
-        raise
 
 
 def _can_tell(connection: BaseDatabaseWrapper) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from django.db import IntegrityError, NotSupportedError, connections, models, router
@@ -150,7 +150,7 @@ class FencedQuerySet(models.QuerySet[M]):
         }
         if update_conflicts:
             options["update_fields"] = [*(update_fields or ()), "last_token"]
-            self._ensure_conflicts_share_resource(unique_fields or ())
+            self._ensure_conflicts_share_resource(objs, unique_fields or ())
         number = lifted(connection)
         if number is not None:
             return self._bulk_create_unfenced(objs, number, options)
@@ -210,12 +210,17 @@ class FencedQuerySet(models.QuerySet[M]):
         record_unfenced(self._write_connection(), fence, named, number, "insert")
         return created
 
-    def _ensure_conflicts_share_resource(self, unique_fields: Collection[str]) -> None:
+    def _ensure_conflicts_share_resource(self, objs: Sequence[M], unique_fields: Collection[str]) -> None:
         fence, meta = fence_of(self.model), self.model._meta
-        decided = {meta.pk.attname if one == "pk" else meta.get_field(one).attname for one in unique_fields}  # type: ignore[union-attr]
-        if not set(fence.attributes) <= decided:
+        needs = "unique_fields that hold"
+        keys = [{meta.pk.attname if one == "pk" else meta.get_field(one).attname for one in unique_fields}]  # type: ignore[union-attr]
+        if not self._write_connection().features.supports_update_conflicts_with_target:
+            # MariaDB takes no unique_fields: a row that is equal in any unique key is the one in conflict.
+            needs = "on this database unique keys which all hold"
+            keys = list(unique_keys(fence.owner, with_pk=any(obj.pk is not None for obj in objs)))
+        if not all(set(fence.attributes) <= key for key in keys):
             raise NotSupportedError(
-                f"bulk_create(update_conflicts=True) of {meta.label} needs unique_fields that hold "
+                f"bulk_create(update_conflicts=True) of {meta.label} needs {needs} "
                 f"{', '.join(fence.attributes)}: else the row in conflict could belong to another resource."
             )
 
@@ -247,6 +252,17 @@ class FencedQuerySet(models.QuerySet[M]):
     def _write_connection(self) -> Any:
         self._for_write = True
         return connections[self.db]
+
+def unique_keys(model: type[models.Model], *, with_pk: bool) -> Iterator[set[str]]:
+    """The attributes of each unique key of a model's table; ``with_pk``: the rows to insert bring their own."""
+    meta = model._meta
+    if with_pk:
+        yield {field.attname for field in meta.pk_fields}
+    yield from ({field.attname} for field in meta.local_concrete_fields if field.unique and not field.primary_key)
+    groups = [constraint.fields for constraint in meta.constraints if isinstance(constraint, models.UniqueConstraint)]
+    for group in (*groups, *meta.unique_together):
+        yield {field.attname for field in meta.local_concrete_fields if field.name in group}
+
 
 
 FencedManager = models.Manager.from_queryset(FencedQuerySet, "FencedManager")

@@ -17,6 +17,7 @@ from django.db.models import Field, Model, QuerySet
 
 from fencing import conf, history
 from fencing.connections import in_testcase, in_user_transaction
+from fencing.databases import locked
 from fencing.expressions import Values
 from fencing.history import Attempt
 from fencing.leases import Lease
@@ -92,7 +93,7 @@ def lock_row(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite) -> 
     take_write_lock(connection)
     bound_idling(connection, lease)
     tokens = plain(write.fence.owner, connection.alias).filter(pk=write.pk).values_list("last_token", flat=True)
-    return tokens.select_for_update(no_key=True).first()
+    return locked(tokens).first()
 
 
 def has_begun(connection: BaseDatabaseWrapper, lease: Lease) -> bool:

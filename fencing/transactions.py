@@ -20,6 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import history, signals
 from fencing.connections import autocommit, in_testcase, in_user_transaction
+from fencing.databases import LOCK_TIMEOUTS, code_of
 from fencing.exceptions import (
     AlreadyAppliedError,
     LeaseInsideTransactionError,
@@ -28,6 +29,7 @@ from fencing.exceptions import (
     StaleWriteError,
 )
 from fencing.history import Attempt
+from fencing.mariadb import ensure_marked, forget_mark, has_snapshot, mark_transaction
 from fencing.once import as_json, check_operation, recorded, take_key
 from fencing.resources import bound_idling, hold_to_end, milliseconds, pass_to_begin, seen_token
 
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 _open: WeakKeyDictionary[BaseDatabaseWrapper, list[FencedTransaction]] = WeakKeyDictionary()
 
-# 55P03 lock_not_available, 25P03 idle_in_transaction_session_timeout: the time that the lease had is over.
-OUT_OF_TIME = frozenset({"55P03", "25P03"})
+# A lock timeout, and 25P03 idle_in_transaction_session_timeout: the time that the lease had is over.
+OUT_OF_TIME = LOCK_TIMEOUTS | {"25P03"}
 
 
 class FencedTransaction:
@@ -61,6 +63,7 @@ class FencedTransaction:
         self._begins = 0
         self._applied: AlreadyAppliedError | None = None
         self._joined = False
+        self._mark = ""
         self._earlier: tuple[Exception, ...] = ()
         self._atomic: AbstractContextManager[None] = nullcontext()
 
@@ -128,6 +131,8 @@ class FencedTransaction:
             return nullcontext(connection)
         if _open.get(connection) and connection.vendor != "sqlite":
             # Another lease's transaction is open: its lock must not last as long as that one's.
+            if connection.vendor == "mysql":
+                ensure_first_statement(connection, self.lease)
             return autocommit(self._using)
         if not (self.lease.allow_in_transaction or _open.get(connection)):
             raise LeaseInsideTransactionError(self.lease.resource, f"a transaction is open on {self._using!r}")
@@ -152,7 +157,9 @@ class FencedTransaction:
 
     def _bound_waits(self, connection: BaseDatabaseWrapper) -> None:
         """Nobody waits inside for longer than the lease has. How long it may idle is bounded with its first lock."""
-        if connection.vendor == "postgresql" and not in_testcase(connection):
+        if connection.vendor == "mysql":
+            self._mark = mark_transaction(connection, self.lease, len(_open[connection]))
+        elif connection.vendor == "postgresql" and not in_testcase(connection):
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('lock_timeout', %s, true)", [milliseconds(self.lease.remaining())])
 
@@ -160,6 +167,8 @@ class FencedTransaction:
         """Hold the resource's row as it was at the begin, and take the operation's key; raise if either is refused."""
         result = as_json(self.result)
         self._raise_swallowed()
+        if self._mark:
+            ensure_marked(connection, self._mark)
         bound_idling(connection, self.lease)
         if not hold_to_end(connection, self.lease, self._begins):
             raise StaleWriteError(self.lease.resource, self.lease.token, None, "transaction")
@@ -211,7 +220,7 @@ class FencedTransaction:
         try:
             yield
         except DatabaseError as error:
-            if sqlstate(error) not in OUT_OF_TIME:
+            if code_of(error) not in OUT_OF_TIME:
                 raise
             reason = f"its time ran out inside the transaction ({error})"
             raise LeaseLostError(self.lease.resource, self.lease.token, reason) from error
@@ -224,6 +233,8 @@ class FencedTransaction:
         try:
             self._atomic.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         finally:
+            if self._mark:
+                forget_mark(connection, self._mark)
             history.write_waiting(connection)
 
 
@@ -234,6 +245,10 @@ def fenced_transaction(connection: BaseDatabaseWrapper, lease: Lease) -> FencedT
 
 def ensure_first_statement(connection: BaseDatabaseWrapper, lease: Lease) -> None:
     """Under REPEATABLE READ or stricter a begin must come before the snapshot, or the body reads what is old."""
+    if connection.vendor == "mysql" and not in_testcase(connection) and has_snapshot(connection):
+        raise LeaseInsideTransactionError(
+            lease.resource, "under REPEATABLE READ the begin must be the transaction's first statement"
+        )
     if connection.vendor != "postgresql" or in_testcase(connection):
         return
     with connection.cursor() as cursor:
@@ -250,8 +265,3 @@ def ensure_first_statement(connection: BaseDatabaseWrapper, lease: Lease) -> Non
             raise LeaseInsideTransactionError(
                 lease.resource, f"under {level.upper()} the begin must be the transaction's first statement"
             ) from error
-
-
-def sqlstate(error: BaseException) -> str:
-    """The SQLSTATE of a database error, or ""."""
-    return str(getattr(error.__cause__, "sqlstate", None) or "")

@@ -1,4 +1,4 @@
-"""Every test of this folder runs on PostgreSQL and on SQLite, with the numbers in the default database."""
+"""Every test of this folder runs on PostgreSQL, on SQLite and on MariaDB, with the numbers in the default database."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from fencing import Lease, lease
 from fencing.acquiring import acquire
 from fencing.models import FencedWrite
 
+MARIA = pytest.mark.django_db(databases=["default", "maria"], transaction=True)
 
-@pytest.fixture(params=["default", "lite"])
+
+@pytest.fixture(params=["default", "lite", pytest.param("maria", marks=MARIA)])
 def alias(request: pytest.FixtureRequest) -> str:
     """The database of the rows."""
     return str(request.param)

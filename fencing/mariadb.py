@@ -1,0 +1,59 @@
+"""What a fenced transaction needs of MariaDB: that it is still the same at its end, and how long it may wait.
+
+InnoDB rolls a whole transaction back when it was the victim of a deadlock, and DDL commits one, while the connection
+stays open: the next statement begins another transaction, and a body that swallowed the error would be half done. A
+savepoint from the beginning tells, because it is gone with its transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.db import OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from fencing.databases import set_in_any_case, whole_seconds
+
+if TYPE_CHECKING:
+    from fencing.leases import Lease
+
+DEADLOCK = 1213
+NO_SUCH_SAVEPOINT = 1305
+
+
+def mark_transaction(connection: BaseDatabaseWrapper, lease: Lease, depth: int) -> str:
+    """Mark the open transaction, and bound its waits for locks by the lease's remaining time; the mark's name."""
+    mark = f"fencing_{depth}"
+    bound = whole_seconds(lease.remaining())
+    with connection.cursor() as cursor:
+        cursor.execute(f"SAVEPOINT {mark}")
+        # The user's own bound stays if it is the tighter one.
+        cursor.execute(
+            f"SET @{mark} = @@innodb_lock_wait_timeout, "
+            f"innodb_lock_wait_timeout = LEAST(@@innodb_lock_wait_timeout, {bound})"
+        )
+    return mark
+
+
+def ensure_marked(connection: BaseDatabaseWrapper, mark: str) -> None:
+    """Raise an OperationalError, a serialization failure, if the open transaction is not the one that was marked."""
+    with connection.cursor() as cursor:
+        try:
+            cursor.execute(f"RELEASE SAVEPOINT {mark}")
+        except OperationalError as error:
+            if error.args[0] != NO_SUCH_SAVEPOINT:
+                raise
+            what = "the database ended the transaction before its end: a deadlock rolled it back, or DDL committed it"
+            raise OperationalError(DEADLOCK, f"{what}; nothing after that takes effect") from error
+
+
+def forget_mark(connection: BaseDatabaseWrapper, mark: str) -> None:
+    """Give the connection its own bound back."""
+    set_in_any_case(connection, f"innodb_lock_wait_timeout = COALESCE(@{mark}, @@innodb_lock_wait_timeout)")
+
+
+def has_snapshot(connection: BaseDatabaseWrapper) -> bool:
+    """Whether plain reads show what was there when the open transaction read for the first time."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@tx_isolation = 'REPEATABLE-READ' AND @@in_transaction")
+        return bool(cursor.fetchone()[0])
