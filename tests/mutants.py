@@ -48,6 +48,7 @@ class Mutant:
     tests: tuple[str, ...]
 
 
+AUDIT = "tests/guards/test_audit.py::"
 SAVE = "tests/writes/test_save.py::"
 MANY = "tests/writes/test_many_rows.py::"
 PATHS = "tests/writes/test_odd_paths.py::"
@@ -138,8 +139,8 @@ MUTANTS = (
     Mutant(
         name="the resource's row (inserts)",
         file="fencing/bulkwrites.py",
-        old="    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):\n        raise RefusalError(StaleWriteError, lease, tried, passed",
-        new="    if False:\n        raise RefusalError(StaleWriteError, lease, tried, passed",
+        old="    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):\n        raise RefusalError(StaleWriteError, lease, tell(), passed",
+        new="    if False:\n        raise RefusalError(StaleWriteError, lease, tell(), passed",
         tests=(SAVE + "test_superseded_holder_cannot_bring_a_deleted_row_back",),
     ),
     Mutant(
@@ -329,6 +330,27 @@ MUTANTS = (
         old='return any(field.name == "last_token" for field in model._meta.local_concrete_fields)',
         new="return False",
         tests=(MANY + "test_raw_sql_meets_the_guard", "tests/guards/test_refusals.py"),
+    ),
+    Mutant(
+        name="a trigger that is there and does something else is noticed",
+        file="fencing/guard_audit.py",
+        old='if SPELLING.sub("", wanted[name]).lower() != SPELLING.sub("", present[name]).lower():',
+        new="if False:",
+        tests=(AUDIT + "test_triggers_that_are_there_and_do_nothing",),
+    ),
+    Mutant(
+        name="a guard of somebody else's table is left",
+        file="fencing/guard_audit.py",
+        old='detail, known = "no model here has this table", False',
+        new='detail, known = "no model here has this table", True',
+        tests=(AUDIT + "test_guard_of_a_table_that_no_model_here_has_is_left",),
+    ),
+    Mutant(
+        name="the exit status of fencing guards",
+        file="fencing/management/guards.py",
+        old="    if amiss:\n",
+        new="    if False:\n",
+        tests=(AUDIT + "test_what_is_amiss_is_said_and_put_right",),
     ),
     Mutant(
         name="unfenced() carries a number",

@@ -20,6 +20,7 @@ from fencing.backends.base import LiveLease
 from fencing.conf import DEFAULT_ALIAS
 from fencing.exceptions import FencingError, LeaseHeldError
 from fencing.maintenance import who
+from fencing.management import guards
 from fencing.management.output import as_json, as_table, as_time
 from fencing.reigns import logged_reigns, open_reigns
 from fencing.revocation import Revocation, revoke
@@ -31,11 +32,11 @@ logger = logging.getLogger("fencing")
 class Command(BaseCommand):
     """One sub-command for each thing to do; each prints a table, or with ``--json`` one object."""
 
-    help = "Shows and revokes leases, shows and opens reigns."
+    help = "Shows and revokes leases, shows and opens reigns, compares and installs guards."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """The sub-commands and their options."""
-        subs = parser.add_subparsers(dest="action", required=True, metavar="leases | reigns | revoke")
+        subs = parser.add_subparsers(dest="action", required=True, metavar="leases | reigns | revoke | guards")
         self._add(subs, "leases", self._leases, "the leases that exist now").add_argument(
             "--limit", type=_positive, default=1000, help="at most so many (default: %(default)s)"
         )
@@ -49,17 +50,20 @@ class Command(BaseCommand):
         revoking.add_argument(
             "--database", action="append", help="where its rows are; may be repeated (default: where models write)"
         )
+        about = "compare the guards in the databases with the models; exit status 1 when one is amiss"
+        guards.add_arguments(self._add(subs, "guards", self._guards, about, using=False))
 
     def handle(self, *, run: Callable[..., None], **options: Any) -> None:
         """Run the sub-command, and tell its errors as those of a command."""
         with _errors():
             run(**options)
 
-    def _add(self, subs: Any, name: str, run: Callable[..., None], text: str) -> CommandParser:
+    def _add(self, subs: Any, name: str, run: Callable[..., None], text: str, *, using: bool = True) -> CommandParser:
         parser: CommandParser = subs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        parser.add_argument(
-            "--using", default=DEFAULT_ALIAS, help='alias in FENCING["BACKENDS"] (default: %(default)s)'
-        )
+        if using:
+            parser.add_argument(
+                "--using", default=DEFAULT_ALIAS, help='alias in FENCING["BACKENDS"] (default: %(default)s)'
+            )
         parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
         parser.set_defaults(run=run)
         return parser
@@ -122,6 +126,9 @@ class Command(BaseCommand):
         self.stdout.write(as_table(["PARTITION", "FROM", "TO AT MOST", "SERVER", "REIGN", "OPENED"], rows))
         for partition, drawn in opened.items():
             self.stdout.write(f"Partition {partition} counts from {drawn + 1} on now.")
+
+    def _guards(self, **options: Any) -> None:
+        guards.run(self.stdout, **options)
 
     def _revoke(
         self,
