@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,8 @@ from django.db.models.functions import Greatest
 from fencing import history
 from fencing.databases import locked
 from fencing.exceptions import (
+    LeaseBackendError,
+    LeaseLostError,
     LeaseRequiredError,
     ResourceMismatchError,
     RowMissingError,
@@ -28,6 +30,7 @@ from fencing.exceptions import (
 )
 from fencing.guards import lifted, naming_token
 from fencing.leases import Lease
+from fencing.manyrows import can_be_one_statement, update_at_once
 from fencing.naming import ModelFence, fence_of
 from fencing.resources import bound_idling, pass_resource, take_write_lock
 from fencing.scope import find_lease, held_leases
@@ -120,14 +123,24 @@ def admit(
     rows: Sequence[LockedRow],
     action: str,
     pins: Mapping[Any, int] | None = None,
+    number: int | None = None,
 ) -> int:
     """Judge locked rows and pass their resource; the number that they may be written with.
+
+    Args:
+        connection: the database of the rows.
+        fence: how they are fenced.
+        lease: the lease of their resource.
+        rows: the rows.
+        action: what is to be done, for the history.
+        pins: the tokens that were read, by key; None to compare with nothing.
+        number: a number that no write has carried, if one was taken already.
 
     Raises:
         RefusalError: one of the rows is stale, or is not the one that was read, or a newer holder came first.
     """
-    told = attempt(lease, fence, rows[0].pk, lease.newest_token, action=action, seen=rows[0].seen)
-    token = numbered(lease, connection, told, lease.unused_number)
+    tell = partial(attempt, lease, fence, rows[0].pk, lease.newest_token, action=action, seen=rows[0].seen)
+    token = number or numbered(lease, connection, tell, lease.unused_number)
     stale = [row for row in rows if row.seen >= token]
     moved = [row for row in rows if pins is not None and pins[row.pk] != row.seen]
     first = (stale or moved or list(rows))[0]
@@ -141,22 +154,55 @@ def admit(
     return token
 
 
-def update_rows(queryset: QuerySet[Any], values: Mapping[str, Any], pins: dict[Any, int] | None = None) -> int:
-    """``QuerySet.update`` under the leases of the matched rows; ``pins`` are the tokens that were read, by key.
+def update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:
+    """``QuerySet.update`` under the leases of the matched rows: in one statement if that can be, or in steps."""
+    fence, connection = fence_of(queryset.model), _connection(queryset)
+    number = None
+    lease = _only_lease(fence)
+    plainly = lifted(connection) is None and not _touches_name(fence, values)
+    if lease and plainly and can_be_one_statement(connection, fence, queryset):
+        with suppress(LeaseLostError, LeaseBackendError):  # the steps tell, if there is anything to write
+            number = lease.unused_number()
+        if number is not None:
+            count = update_at_once(connection, fence, lease, number, queryset, values)
+            if count is not None:
+                lease.accepted += bool(count)
+                return count
+    with fenced_steps(connection):
+        return update_rows(queryset, values, number=number)
 
-    Runs inside ``fenced_steps``. What ``pins`` held is replaced by the numbers that the rows carry now.
+
+def _only_lease(fence: ModelFence) -> Lease | None:
+    """The lease that is held for the model's rows, if it is the only one and no refusal under it is to be mended."""
+    held = [lease for lease in held_leases() if lease.using == fence.using]
+    return held[0] if len(held) == 1 and not held[0].refused else None
+
+
+def update_rows(
+    queryset: QuerySet[Any],
+    values: Mapping[str, Any],
+    pins: dict[Any, int] | None = None,
+    *,
+    number: int | None = None,
+) -> int:
+    """``QuerySet.update`` in steps, inside ``fenced_steps``.
+
+    Args:
+        queryset: the rows.
+        values: what to write.
+        pins: the tokens that were read, by key; replaced by the numbers that the rows carry now.
+        number: a number that no write under the only lease has carried, if one was taken already.
     """
     fence, connection = fence_of(queryset.model), _connection(queryset)
-    number = lifted(connection)
     rows = lock_rows(connection, fence, _keys(queryset))
-    if number is not None:
-        count = _plain_update(queryset, {**values, "last_token": Greatest(F("last_token"), Value(number))})
-        record_unfenced(connection, fence, [(row.pk, row.resource) for row in rows], number, "update")
+    if (lifter := lifted(connection)) is not None:
+        count = _plain_update(queryset, {**values, "last_token": Greatest(F("last_token"), Value(lifter))})
+        record_unfenced(connection, fence, [(row.pk, row.resource) for row in rows], lifter, "update")
         return count
     count = 0
     for lease, group in leases_for(fence, rows, f"QuerySet.update() of {fence.label}"):
         bound_idling(connection, lease)
-        token = admit(connection, fence, lease, group, "update", pins)
+        token = admit(connection, fence, lease, group, "update", pins, number)
         keys = [row.pk for row in group]
         count += _plain_update(queryset.filter(pk__in=keys, last_token__lt=token), {**values, "last_token": token})
         if _touches_name(fence, values):
@@ -294,12 +340,12 @@ def admit_insert(
     """
     bound_idling(connection, lease)
     pk = keys[0] if len(keys) == 1 else ""
-    tried = attempt(lease, fence, pk, lease.newest_token, action="insert", seen=None)
+    tell = partial(attempt, lease, fence, pk, lease.newest_token, action="insert", seen=None)
     sent = max(lease.number_sent(connection, fence.label, key) for key in keys)
     take = lease.unused_number if over else partial(lease.number_above, 0, sent)
-    token = numbered(lease, connection, tried, take)
+    token = numbered(lease, connection, tell, take)
     if not pass_resource(connection, lease, begun=has_begun(connection, lease)):
-        raise RefusalError(StaleWriteError, lease, tried, passed=False)
+        raise RefusalError(StaleWriteError, lease, tell(), passed=False)
     return token
 
 

@@ -67,6 +67,9 @@ class FencedModel(models.Model):
             RowMissingError: the row is gone; it is not inserted again.
             LeaseLostError: the lease was released here, or has no further number for a row it wrote before.
         """
+        if lease is None:
+            super().save(*args, **kwargs)
+            return
         with self._fence_under(lease):
             super().save(*args, **kwargs)
 
@@ -162,16 +165,16 @@ class FencedModel(models.Model):
             TypeError, ValueError: a value that the name needs is missing, empty or of another kind.
         """
         fence = fence_of(type(self))
-        return fence.name(self._fence_now(fence) if self._fence_is_unread(fence) else self._fence_then(fence))
+        return fence.name(self._fence_named_by(fence))
 
     def _do_update(  # type: ignore[override]  # the two versions of Django differ
         self, base_qs: Any, using: str, pk_val: Any, values: Any, update_fields: Any, forced_update: bool, *more: Any
     ) -> Any:
         """Django's hook for the UPDATE of one table; Django 6 passes the fields to return and wants rows."""
         fence, connection = fence_of(type(self)), connections[using]
-        if not owns_token(base_qs.model):
-            if lifted(connection) is None:
-                self._fence_keep_resource(fence, values)
+        if base_qs.model is not fence.owner:
+            if lifted(connection) is None and not self._fence_is_unread(fence):
+                keep_resource(fence, self._fence_then(fence), values)
             return super()._do_update(base_qs, using, pk_val, values, update_fields, forced_update, *more)
         unread = self._fence_is_unread(fence)
         values = [one for one in values if one[0].attname != "last_token"]
@@ -191,12 +194,16 @@ class FencedModel(models.Model):
             return in_djangos_terms(rows, more)
         if unread and not self._fence_finds_row(fence, using, write):
             return in_djangos_terms(False, more)
-        self._fence_keep_resource(fence, values)
-        lease = require_lease(self.fence_name(), fence.using, f"saving {fence.label} {pk_val}")
-        token, verdict = writes.update_row(lease, using, write)
+        then = self._fence_now(fence) if unread else self._fence_then(fence)
+        if not unread:
+            keep_resource(fence, then, values)
+        lease = require_lease(fence.name(then), fence.using, f"saving {fence.label} {pk_val}")
+        token, verdict = writes.update_row(lease, connection, write)
         self._fence_accept(token, moved=write.compares or verdict.seen == write.pin)
         if not more:
-            self._fence_forget_expressions(field.attname for field, _model, _value in values)
+            self._fence_forget_expressions(
+                [field.attname for field, _model, value in values if hasattr(value, "resolve_expression")]
+            )
         return in_djangos_terms(verdict.rows, more)
 
     def _do_insert(self, manager: Any, using: str, fields: Any, returning_fields: Any, raw: bool) -> Any:
@@ -266,33 +273,25 @@ class FencedModel(models.Model):
             raise ResourceMismatchError(self.fence_name(), fence.name(row), f"{fence.label} {write.pk} was not read")
         return row is not None
 
-    def _fence_keep_resource(self, fence: ModelFence, values: Values) -> None:
-        """Refuse a write that would move the row to another resource."""
-        if self._fence_is_unread(fence):
-            return
-        then = self._fence_then(fence)
-        for field, _model, value in values:
-            attribute = field.attname
-            if attribute not in fence.attributes:
-                continue
-            value = value if hasattr(value, "resolve_expression") else field.to_python(value)
-            if value != then[attribute]:
-                detail = f"{attribute} is {then[attribute]!r} in the row and {value!r} in the instance"
-                raise ResourceMismatchError(fence.name(then), "another", detail)
-
     def _fence_is_unread(self, fence: ModelFence) -> bool:
         """Whether this instance is not the row that it came from, so that nothing is known of the row it names."""
         if self._state.adding or self._fence_loaded is None:
             return True
+        loaded, present = self._fence_loaded, self.__dict__
+        if all(one in loaded and one in present and loaded[one] == present[one] for one in fence.keys):
+            return False
         present = fence.present(self, fence.keys)
-        return any(self._fence_loaded.get(one) != present.get(one) for one in fence.keys)
+        return any(loaded.get(one) != present.get(one) for one in fence.keys)
 
     def _fence_now(self, fence: ModelFence) -> dict[str, Any]:
         return dict.fromkeys(fence.attributes) | fence.present(self, fence.attributes)
 
+    def _fence_named_by(self, fence: ModelFence) -> Mapping[str, Any]:
+        """The values that the name of the row's resource is made of."""
+        return self._fence_now(fence) if self._fence_is_unread(fence) else self._fence_then(fence)
+
     def _fence_name_on_record(self, fence: ModelFence) -> str:
-        unread = self._fence_is_unread(fence)
-        return fence.name_on_record(self._fence_now(fence) if unread else self._fence_then(fence))
+        return fence.name_on_record(self._fence_named_by(fence))
 
     def _fence_then(self, fence: ModelFence) -> dict[str, Any]:
         """The values of the name as they were read; those that were not read are read now."""
@@ -328,6 +327,18 @@ class FencedModel(models.Model):
             attribute = self._meta.get_field(name).attname  # type: ignore[union-attr]
             if hasattr(self.__dict__.get(attribute), "resolve_expression"):
                 del self.__dict__[attribute]
+
+
+def keep_resource(fence: ModelFence, then: Mapping[str, Any], values: Values) -> None:
+    """Refuse a write of ``values`` that would move a row to another resource; ``then`` is what its name was made of."""
+    for field, _model, value in values:
+        attribute = field.attname
+        if attribute not in fence.attributes:
+            continue
+        value = value if hasattr(value, "resolve_expression") else field.to_python(value)
+        if value != then[attribute]:
+            detail = f"{attribute} is {then[attribute]!r} in the row and {value!r} in the instance"
+            raise ResourceMismatchError(fence.name(then), "another", detail)
 
 
 def key_in(fence: ModelFence, values: Mapping[str, Any]) -> Any:

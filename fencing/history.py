@@ -24,6 +24,7 @@ from fencing.tokens import place_of
 logger = logging.getLogger("fencing")
 
 ACCEPTED = "accepted"
+MAX_PK_LENGTH = 200
 COLLECT_EVERY = 1.0
 COLLECT_BATCH = 500
 
@@ -49,7 +50,7 @@ class Attempt:
     def row(self) -> tuple[Any, ...]:
         """The values in the order of ``columns()``, with texts cut to what the columns hold."""
         return (
-            self.namespace, self.token, self.grant_token, self.resource, self.model, self.object_pk[:200],
+            self.namespace, self.token, self.grant_token, self.resource, self.model, self.object_pk[:MAX_PK_LENGTH],
             self.action, self.outcome, self.seen, self.operation, self.note[:400],
         )  # fmt: skip
 
@@ -62,19 +63,26 @@ def columns() -> str:
     return ", ".join((*_NAMES, "at"))
 
 
-def inserting(source: str) -> str:
-    """PostgreSQL: the INSERT of an attempt, its values by the names of its columns, for each row of ``source``."""
-    marks = ", ".join(f"%({name})s" for name in (*_NAMES, "at"))
-    return f"INSERT INTO {quoted('FencedWrite')} ({columns()}) SELECT {marks} FROM {source}"
+def inserting_accepted(source: str, model: str, action: str, **columns_of: str) -> str:
+    """PostgreSQL: the INSERT of an accepted write for each row of ``source``.
 
+    The values stand in it by the names of their columns, but for those that the text decides.
 
-def named_row(connection: BaseDatabaseWrapper, attempt: Attempt) -> dict[str, Any]:
-    """The values for ``inserting``, each of the type that its column has: a prepared statement has them fixed."""
-    values = dict(zip(_NAMES, attempt.row(), strict=True))
-    for name in ("token", "grant_token", "seen"):
-        values[name] = connection.ops.adapt_integerfield_value(values[name], "BigIntegerField")
-    values["at"] = timezone.now()
-    return values
+    Args:
+        source: what follows FROM.
+        model: the model's label.
+        action: what was done.
+        columns_of: SQL for the columns whose values come from ``source``.
+    """
+    fixed = {
+        "model": f"'{model}'",
+        "action": f"'{action}'",
+        "outcome": f"'{ACCEPTED}'",
+        "operation": "''",
+        "note": "''",
+    }
+    values = [{**fixed, **columns_of}.get(name, f"%({name})s") for name in (*_NAMES, "at")]
+    return f"INSERT INTO {quoted('FencedWrite')} ({columns()}) SELECT {', '.join(values)} FROM {source}"
 
 
 def wanted(outcome: str) -> bool:

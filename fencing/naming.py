@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -101,7 +101,7 @@ def resource_of_call(
     return render(resource, bound.arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelFence:
     """How the rows of one fenced model are fenced.
 
@@ -119,17 +119,17 @@ class ModelFence:
     using: str
     inserts: bool
 
-    @property
+    @cached_property
     def attributes(self) -> tuple[str, ...]:
         """The attributes that the name is made of."""
         return tuple(attribute for _placeholder, attribute in self.fields)
 
-    @property
+    @cached_property
     def keys(self) -> tuple[str, ...]:
         """The attributes that hold the row's primary key."""
         return tuple(field.attname for field in self.owner._meta.pk_fields)
 
-    @property
+    @cached_property
     def label(self) -> str:
         """``app_label.model_name`` of the owner, as the history shows it."""
         return self.owner._meta.label_lower

@@ -67,8 +67,7 @@ class FencedQuerySet(models.QuerySet[M]):
             return bulkwrites.update_rows(self, kwargs, self._fence_pins)
         if self._nothing_to_write("QuerySet.update()"):
             return 0
-        with fenced_steps(self._write_connection()):
-            return bulkwrites.update_rows(self, kwargs)
+        return bulkwrites.update(self, kwargs)
 
     update.alters_data = True  # type: ignore[attr-defined]
 
@@ -253,6 +252,7 @@ class FencedQuerySet(models.QuerySet[M]):
         self._for_write = True
         return connections[self.db]
 
+
 def unique_keys(model: type[models.Model], *, with_pk: bool) -> Iterator[set[str]]:
     """The attributes of each unique key of a model's table; ``with_pk``: the rows to insert bring their own."""
     meta = model._meta
@@ -262,7 +262,6 @@ def unique_keys(model: type[models.Model], *, with_pk: bool) -> Iterator[set[str
     groups = [constraint.fields for constraint in meta.constraints if isinstance(constraint, models.UniqueConstraint)]
     for group in (*groups, *meta.unique_together):
         yield {field.attname for field in meta.local_concrete_fields if field.name in group}
-
 
 
 FencedManager = models.Manager.from_queryset(FencedQuerySet, "FencedManager")

@@ -55,19 +55,19 @@ def raising(source: str, *, begins: int) -> str:
     )
 
 
-def passing(*, begun: bool) -> str:
-    """PostgreSQL: the CTEs that pass the row once the CTE ``old`` has locked its rows; ``passed`` is empty if it refuses.
+def passing(locked: str, *, begun: bool) -> str:
+    """PostgreSQL: the CTEs that pass the row once rows are locked; the last one, ``passed``, is empty if it refuses.
 
     The lease's values stand in it by name: ``namespace``, ``resource``, ``grant_token`` and ``holder``.
 
     Args:
+        locked: the condition that is true once all rows are locked, and there are any.
         begun: the statement is inside the lease's own fenced transaction: reading is enough, its end decides.
     """
     table = quoted("FencedResource")
     mine = named(MINE, ROW)
     if begun:
         return f"passed AS MATERIALIZED (SELECT 1 FROM {table} WHERE {mine})"
-    locked = "(SELECT count(*) FROM old) > 0"
     raised = named(raising(f"WHERE {locked} AND NOT EXISTS (SELECT 1 FROM shared)", begins=0), ROW)
     return (
         f"shared AS MATERIALIZED (SELECT 1 FROM {table} WHERE {locked} AND {mine} FOR SHARE), raised AS ({raised}), "

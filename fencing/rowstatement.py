@@ -15,38 +15,40 @@ from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import sql
+from django.utils import timezone
 
 from fencing import conf, history
 from fencing.leases import Lease
 from fencing.prepared import SERVER, fetch_one, named
 from fencing.resources import IDLE_BOUND, milliseconds, passing
-from fencing.statements import RowWrite, Verdict, attempt_of, bounds_idling, has_begun, plain, with_token
+from fencing.statements import RowWrite, Verdict, bounds_idling, has_begun, plain, with_token
 
 
 def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
     """Lock, pass, write and record a row in one statement."""
-    meta = write.fence.owner._meta
+    fence, meta = write.fence, write.fence.owner._meta
     table, key = meta.db_table, meta.pk.column or ""
     values = bindable_values(connection, write)
     if values is None:
         update, params = compiled_update(connection, write, token)
     else:
-        update = plain_update(table, key, tuple(field.column for field, _model, _value in write.values))
+        update = plain_update(table, key, tuple([field.column for field, _model, _value in write.values]))
         params = {f"value{number}": value for number, value in enumerate(values)}
-    accepted = attempt_of(lease, write, token, None)
     bound = bounds_idling(connection, lease)
-    text = row_text(
-        update,
-        table,
-        key,
-        bound=bound,
-        begun=has_begun(connection, lease),
-        compares=write.compares,
-        recorded=history.wanted(accepted.outcome),
-    )
-    params |= history.named_row(connection, accepted)
+    recorded = fence.label if history.wanted(history.ACCEPTED) else None
+    begun = has_begun(connection, lease)
+    text = row_text(update, table, key, bound=bound, begun=begun, compares=write.compares, recorded=recorded)
+    # Of the types that the columns have: small integers would else be of other types, and each prepared apart.
+    big = connection.ops.adapt_integerfield_value
+    params["namespace"] = lease.namespace
+    params["resource"] = lease.resource
+    params["grant_token"] = big(lease.token, "BigIntegerField")
     params["holder"] = lease.holder
     params["pk"] = meta.pk.get_db_prep_value(write.pk, connection)
+    params["object_pk"] = str(write.pk)[: history.MAX_PK_LENGTH]
+    params["token"] = big(token, "BigIntegerField")
+    params["seen"] = big(write.pin, "BigIntegerField")
+    params["at"] = timezone.now()
     if bound:
         params["idle"] = milliseconds(conf.idle_in_transaction(lease.ttl))
     answer = fetch_one(connection, text, params, prepare=values is not None)
@@ -56,7 +58,9 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
 
 
 @lru_cache(maxsize=1000)
-def row_text(update: str, table: str, key: str, *, bound: bool, begun: bool, compares: bool, recorded: bool) -> str:
+def row_text(
+    update: str, table: str, key: str, *, bound: bool, begun: bool, compares: bool, recorded: str | None
+) -> str:
     """The statement around an UPDATE of one row, which ends in the condition on its key.
 
     Args:
@@ -66,20 +70,20 @@ def row_text(update: str, table: str, key: str, *, bound: bool, begun: bool, com
         bound: whether it bounds how long the open transaction may idle.
         begun: whether it is inside the lease's own fenced transaction.
         compares: whether the row must be the one that was read.
-        recorded: whether it leaves a row in the history.
+        recorded: the model's label for the history; None to leave nothing there.
     """
     parts = [f"bound AS MATERIALIZED (SELECT {named(IDLE_BOUND, ['idle', 'idle'])})"] if bound else []
     compare = " AND old.seen = %(seen)s" if compares else ""
     parts += [
         f"old AS MATERIALIZED (SELECT t.last_token AS seen FROM {quoted(table)} t{', bound' if bound else ''} "
         f"WHERE t.{quoted(key)} = %(pk)s FOR NO KEY UPDATE OF t)",
-        passing(begun=begun),
+        passing("EXISTS (SELECT 1 FROM old)", begun=begun),
         f"fenced AS ({update} AND EXISTS (SELECT 1 FROM old WHERE old.seen < %(token)s{compare}) "
         "AND EXISTS (SELECT 1 FROM passed) RETURNING 1)",
     ]
-    if recorded:
-        parts.append(f"history AS ({history.inserting('fenced')})")
-    # The types of the answer never change: a prepared statement outlives an ALTER TABLE by that.
+    if recorded is not None:
+        parts.append(f"history AS ({history.inserting_accepted('fenced', recorded, 'update')})")
+    # The types of the answer never change: so a prepared statement outlives an ALTER TABLE.
     return (
         f"WITH {', '.join(parts)} SELECT old.seen::bigint, EXISTS (SELECT 1 FROM passed), "
         f"EXISTS (SELECT 1 FROM fenced), {SERVER} FROM old"

@@ -26,7 +26,7 @@ from fencing.resources import bound_idling, pass_resource, take_write_lock
 from fencing.transactions import fenced_transaction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RowWrite:
     """One fenced UPDATE to be.
 
@@ -47,7 +47,7 @@ class RowWrite:
     returning: Sequence[Any] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Verdict:
     """What the database answered: None for ``seen`` means that there is no such row."""
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Value
 from django.db.models.functions import Greatest
@@ -41,7 +40,7 @@ OUTCOMES: dict[type[WriteRejectedError], str] = {
 }
 
 
-def update_row(lease: Lease, using: str, write: RowWrite) -> tuple[int, Verdict]:
+def update_row(lease: Lease, connection: BaseDatabaseWrapper, write: RowWrite) -> tuple[int, Verdict]:
     """Send one fenced UPDATE and say which number the row carries now, and what the database answered.
 
     Raises:
@@ -49,13 +48,12 @@ def update_row(lease: Lease, using: str, write: RowWrite) -> tuple[int, Verdict]
         LeaseLostError: the row has consumed the lease's numbers and the store gives no further one.
     """
     lease.ensure_mine()
-    connection = connections[using]
     if write.compares and write.pin is None:
         raise refused(StaleReadError, lease, connection, attempt_of(lease, write, lease.newest_token, None))
     floor, sent = write.pin or 0, lease.number_sent(connection, write.fence.label, write.pk)
     while True:
-        tried = attempt_of(lease, write, lease.newest_token, write.pin)
-        token = numbered(lease, connection, tried, partial(lease.number_above, floor, sent))
+        tell = partial(attempt_of, lease, write, lease.newest_token, write.pin)
+        token = numbered(lease, connection, tell, partial(lease.number_above, floor, sent))
         verdict = send(connection, lease, write, token)
         if verdict.accepted:
             settle(lease, write.fence, write.pk)
@@ -87,11 +85,14 @@ def judge(verdict: Verdict, token: int, *, own: bool) -> type[WriteRejectedError
     return StaleReadError
 
 
-def numbered(lease: Lease, connection: BaseDatabaseWrapper, tried: Attempt, take: Callable[[], int]) -> int:
+def numbered(
+    lease: Lease, connection: BaseDatabaseWrapper, tell: Callable[[], Attempt], take: Callable[[], int]
+) -> int:
     """The number that ``take`` gives; that the lease has none left is recorded and remembered before it is raised."""
     try:
         return take()
     except LeaseLostError as error:
+        tried = tell()
         history.record_refusal(connection, dataclasses.replace(tried, outcome="lost"))
         lease.refused[f"{tried.model} {tried.object_pk}"] = error
         raise

@@ -355,7 +355,7 @@ MUTANTS = (
     Mutant(
         name="unfenced() carries a number",
         file="fencing/bulkwrites.py",
-        old='_plain_update(queryset, {**values, "last_token": Greatest(F("last_token"), Value(number))})',
+        old='_plain_update(queryset, {**values, "last_token": Greatest(F("last_token"), Value(lifter))})',
         new="_plain_update(queryset, values)",
         tests=("tests/test_maintenance.py::test_every_write_path_is_open_carries_the_number_and_is_on_record",),
     ),
