@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,24 @@ def client_of(store: Store) -> redis.Redis:
     """The store's own client."""
     client: redis.Redis = store.backend._client.redis  # type: ignore[attr-defined]
     return client
+
+
+def lose_the_next_reply(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let the store's next reply be lost and its connection cut; what it was comes into the list."""
+    connections: Any = client_of(store).connection_pool.connection_class
+    lost: list[Any] = []
+    read: Callable[..., Any] = connections.read_response
+
+    def lose_the_first(connection: Any, *args: Any, **options: Any) -> Any:
+        answer = read(connection, *args, **options)
+        if not lost:
+            lost.append(answer)
+            connection.disconnect()
+            raise redis.ConnectionError("cut")
+        return answer
+
+    monkeypatch.setattr(connections, "read_response", lose_the_first)
+    return lost
 
 
 def slot(key: str) -> int:
@@ -127,22 +146,60 @@ def test_a_reply_that_was_lost_does_not_lose_the_grant(
 ) -> None:
     store = redis_store(settings, server.url())
     store.open()
-    connections: Any = client_of(store).connection_pool.connection_class
-    lost: list[Any] = []
-    read: Callable[..., Any] = connections.read_response
-
-    def lose_the_first(connection: Any, *args: Any, **options: Any) -> Any:
-        answer = read(connection, *args, **options)
-        if not lost:
-            lost.append(answer)
-            connection.disconnect()
-            raise redis.ConnectionError("cut")
-        return answer
-
-    monkeypatch.setattr(connections, "read_response", lose_the_first)
+    lost = lose_the_next_reply(store, monkeypatch)
     token = store.grant("holder")
     assert [bytes(answer).split()[1] for answer in lost] == [str(token).encode()]
     assert store.grant("other", "stock:43") == token + 1
+
+
+def test_a_release_whose_reply_was_lost_is_one(
+    server: PrivateValkey, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else finished work would be told that its lease was lost."""
+    store = redis_store(settings, server.url())
+    store.open()
+    token = store.grant("holder")
+    lost = lose_the_next_reply(store, monkeypatch)
+    assert store.backend.release(store.place(), "holder", token)
+    assert lost == [1]
+    assert not store.backend.release(store.place(), "holder", token)
+
+
+def test_a_forked_child_uses_no_connection_of_its_parents(server: PrivateValkey, settings: Any) -> None:
+    """C11: both would read from one socket, each the other's answers."""
+    store = redis_store(settings, server.url())
+    store.open()
+    [parents] = store.backend._client._idle  # type: ignore[attr-defined]
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            if store.grant("child", "stock:child") == 1 and parents not in store.backend._client._idle:  # type: ignore[attr-defined]
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert store.grant("parent") == 2
+
+
+def test_a_server_that_is_silent_is_not_asked_again(
+    server: PrivateValkey, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call would else take as long as two; and the first one may still take effect."""
+    store = redis_store(settings, server.url())
+    store.open()
+    connections: Any = client_of(store).connection_pool.connection_class
+    asked: list[object] = []
+
+    def silent(connection: Any, *_args: Any, **_options: Any) -> None:
+        asked.append(connection)
+        raise redis.TimeoutError("Timeout reading from socket")
+
+    with monkeypatch.context() as patch, pytest.raises(LeaseBackendError, match="Timeout"):
+        patch.setattr(connections, "read_response", silent)
+        store.grant("holder")
+    assert len(asked) == 1
+    assert store.grant("holder") == 1, "its own grant, now that it hears"
 
 
 def test_a_connection_that_the_server_closed_is_made_again(server: PrivateValkey, settings: Any) -> None:
