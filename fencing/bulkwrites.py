@@ -28,8 +28,8 @@ from fencing.exceptions import (
     StaleWriteError,
     WriteRejectedError,
 )
-from fencing.guards import lifted, naming_token
 from fencing.leases import Lease
+from fencing.lifting import lifted, naming_token
 from fencing.manyrows import can_be_one_statement, update_at_once
 from fencing.naming import ModelFence, fence_of
 from fencing.resources import bound_idling, pass_resource, take_write_lock

@@ -54,7 +54,7 @@ def set_in_any_case(connection: BaseDatabaseWrapper, assignment: str) -> None:
     if connection.connection is None:
         return
     try:
-        with connection.connection.cursor() as cursor:
+        with connection.wrap_database_errors, connection.connection.cursor() as cursor:
             cursor.execute(f"SET {assignment}")
     except BaseException:
         connection.close()

@@ -16,8 +16,9 @@ from fencing.conf import DEFAULT_ALIAS
 from fencing.exceptions import LeaseRequiredError, ResourceMismatchError
 from fencing.expressions import Values, compares
 from fencing.fields import TokenField
-from fencing.guards import FenceGuard, lifted
+from fencing.guards import FenceGuard
 from fencing.leases import Lease
+from fencing.lifting import lifted
 from fencing.naming import ModelFence, fence_of, name_of_new, owns_token
 from fencing.querysets import FencedManager, FencedQuerySet
 from fencing.scope import find_lease, held_leases, holding, require_lease

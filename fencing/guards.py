@@ -1,4 +1,4 @@
-"""The guard: database triggers that hold the row fence against everyone, and the ways to speak to them.
+"""The guard: database triggers that hold the row fence against everyone; ``fencing.lifting`` speaks to them.
 
 ``FenceGuard`` is a constraint, so that plain ``makemigrations`` installs, renames and removes the triggers. They
 refuse every UPDATE that does not raise ``last_token``, and every DELETE by a transaction that has not named a higher
@@ -11,22 +11,14 @@ A guard tells raised from not raised. It cannot tell a token that was issued fro
 from __future__ import annotations
 
 import re
-import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from django.db import NotSupportedError
 from django.db.backends.ddl_references import Statement, Table
-from django.db.backends.signals import connection_created
 from django.db.backends.utils import truncate_name
 from django.db.models import BaseConstraint
-from django.db.transaction import TransactionManagementError
-from django.dispatch import receiver
 
-from fencing.conf import MAX_TOKEN
-from fencing.databases import kind, set_in_any_case
-from fencing.exceptions import InvalidTokenError
+from fencing.databases import kind
 from fencing.guard_sql import (
     MARIADB_CREATE_DELETE,
     MARIADB_CREATE_UPDATE,
@@ -39,17 +31,11 @@ from fencing.guard_sql import (
 
 if TYPE_CHECKING:
     from django.db import IntegrityError
-    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
     from django.db.models import Model
 
-Setting = Literal["token", "unfenced"]
-
 SUPPORTED_VENDORS = ("postgresql", "mariadb", "sqlite")
 HINT = '. Write under a lease of the row\'s resource, or use unfenced("reason") for maintenance.'
-
-# What libpq calls a connection inside a transaction that has not failed (PQTRANS_INTRANS).
-IN_LIVE_TRANSACTION = 2
 
 REFUSAL = re.compile(r'fencing guard "(.*?)" refused')
 
@@ -169,42 +155,6 @@ def _has_own_token(model: type[Model]) -> bool:
     return any(field.name == "last_token" for field in model._meta.local_concrete_fields)
 
 
-@contextmanager
-def naming_token(connection: BaseDatabaseWrapper, token: int) -> Iterator[None]:
-    """Name ``token`` to the guard for the DELETEs of this block, in the open transaction.
-
-    Raises:
-        InvalidTokenError: no integer from 1 to 2**53 - 1.
-        TransactionManagementError: no transaction is open.
-    """
-    with _told(connection, "token", token, at_least=1):
-        yield
-
-
-@contextmanager
-def lift(connection: BaseDatabaseWrapper, number: int) -> Iterator[None]:
-    """Lift the guard for this block, in the open transaction; nests, and is gone with the transaction at the latest.
-
-    On PostgreSQL a statement that does not raise ``last_token`` leaves it at ``number``, if that is higher. On SQLite
-    a trigger cannot do so: the statement has to carry the number itself.
-
-    Args:
-        connection: whose transaction it is.
-        number: a token, or 0 to leave ``last_token`` as it is.
-
-    Raises:
-        InvalidTokenError: no integer from 0 to 2**53 - 1.
-        TransactionManagementError: no transaction is open.
-    """
-    with _told(connection, "unfenced", number, at_least=0):
-        yield
-
-
-def lifted(connection: BaseDatabaseWrapper) -> int | None:
-    """The number under which the guard is lifted in this connection's transaction, or None where it stands."""
-    return _present(connection, "unfenced")
-
-
 def guard_name_of(error: IntegrityError) -> str | None:
     """The name of the guard that refused, or None when something else raised ``error``."""
     # MariaDB's number comes first.
@@ -213,82 +163,3 @@ def guard_name_of(error: IntegrityError) -> str | None:
         return None
     diagnosis = getattr(error.__cause__, "diag", None)
     return getattr(diagnosis, "constraint_name", None) or refusal[1]
-
-
-@contextmanager
-def _told(connection: BaseDatabaseWrapper, setting: Setting, number: Any, *, at_least: int) -> Iterator[None]:
-    if isinstance(number, bool) or not isinstance(number, int) or not at_least <= number <= MAX_TOKEN:
-        raise InvalidTokenError(number)
-    if not connection.in_atomic_block:
-        raise TransactionManagementError(
-            "The guard is told something for one transaction only, and none is open: wrap this in transaction.atomic()."
-        )
-    before = _present(connection, setting)
-    try:
-        _tell(connection, setting, number)
-        _remember(connection, setting, number)
-        yield
-    finally:
-        _remember(connection, setting, before)
-        if connection.vendor == "mysql":
-            set_in_any_case(connection, f"@fencing_{setting} = {'NULL' if before is None else int(before)}")
-        elif _can_tell(connection):
-            _tell(connection, setting, before)
-
-
-def _tell(connection: BaseDatabaseWrapper, setting: Setting, number: int | None) -> None:
-    """PostgreSQL's guard reads a setting of the transaction, MariaDB's one of the connection; SQLite's asks this process."""
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            value = "" if number is None else str(number)
-            cursor.execute("SELECT set_config(%s, %s, true)", (f"fencing.{setting}", value))
-    elif connection.vendor == "mysql":
-        with connection.cursor() as cursor:
-            cursor.execute(f"SET @fencing_{setting} = %s", [number])
-
-
-def _can_tell(connection: BaseDatabaseWrapper) -> bool:
-    """Whether the transaction still takes statements. One that does not will be undone, and the setting with it."""
-    if connection.vendor != "postgresql":
-        return True
-    info = getattr(connection.connection, "info", None)
-    return not connection.needs_rollback and getattr(info, "transaction_status", None) == IN_LIVE_TRANSACTION
-
-
-# What a connection was told stands on the connection itself, because django.db.connection is a proxy of it.
-_RECORD = "_fencing_told"
-
-
-def _remember(connection: BaseDatabaseWrapper, setting: Setting, number: int | None) -> None:
-    record = dict(getattr(connection, _RECORD, {}))
-    record.pop(setting, None)
-    if number is not None and connection.in_atomic_block:
-        record[setting] = (connection.atomic_blocks[0], number)
-    setattr(connection, _RECORD, record)
-
-
-def _present(connection: BaseDatabaseWrapper, setting: Setting) -> int | None:
-    """What the guard was told in the present transaction; a record of another transaction does not count."""
-    transaction, number = getattr(connection, _RECORD, {}).get(setting, (None, None))
-    if number is None or not connection.in_atomic_block or connection.atomic_blocks[0] is not transaction:
-        return None
-    return int(number)
-
-
-@receiver(connection_created)
-def _teach_sqlite(connection: BaseDatabaseWrapper, **_kwargs: Any) -> None:
-    """Give a new SQLite connection the functions that its guards call.
-
-    Any other program's connection lacks them, so its UPDATE or DELETE of a fenced table fails: closed, not open.
-    """
-    if connection.vendor != "sqlite":
-        return
-    # SQLite keeps the functions out of the garbage collector's sight: a strong reference would never be freed.
-    reference = weakref.ref(connection)
-
-    def answer(setting: Setting) -> int | None:
-        asked = reference()
-        return None if asked is None else _present(asked, setting)
-
-    connection.connection.create_function("fencing_token", 0, lambda: answer("token"))
-    connection.connection.create_function("fencing_unfenced", 0, lambda: answer("unfenced"))

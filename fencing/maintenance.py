@@ -11,8 +11,8 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from fencing import conf, history, tokens
 from fencing.backends import get_backend
-from fencing.guards import lift, lifted
 from fencing.history import Attempt
+from fencing.lifting import lift, lifted
 
 MAX_REASON = 300
 

@@ -11,8 +11,9 @@ from django.db import IntegrityError, NotSupportedError, connections, models, ro
 from fencing import bulkwrites, history
 from fencing.bulkwrites import RefusalError, fenced_steps
 from fencing.exceptions import LeaseRequiredError, StaleWriteError
-from fencing.guards import guard_name_of, lifted
+from fencing.guards import guard_name_of
 from fencing.leases import Lease
+from fencing.lifting import lifted
 from fencing.naming import fence_of, name_of_new
 from fencing.scope import find_lease, held_leases
 from fencing.statements import attempt

@@ -39,8 +39,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose database this machine lacks; in CI it fails."""
-    if mariadb.ALIAS in _databases_of(item) and (reason := mariadb.reason_to_lack()):
+    if _needs_mariadb(item) and (reason := mariadb.reason_to_lack()):
         missing(reason)
+
+
+def _needs_mariadb(item: pytest.Item) -> bool:
+    return item.get_closest_marker("mariadb") is not None or mariadb.ALIAS in _databases_of(item)
 
 
 def _databases_of(item: pytest.Item) -> Iterable[str]:
@@ -55,7 +59,7 @@ def django_db_modify_db_settings(
     request: pytest.FixtureRequest, django_db_modify_db_settings_parallel_suffix: None
 ) -> Iterator[None]:
     """Have MariaDB running before the test databases are created, if a test needs it, until they are dropped."""
-    needed = any(mariadb.ALIAS in _databases_of(item) for item in request.session.items)
+    needed = any(map(_needs_mariadb, request.session.items))
     with mariadb.running() if needed and not mariadb.reason_to_lack() else nullcontext():
         yield
 

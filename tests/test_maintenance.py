@@ -10,7 +10,7 @@ from django.core import serializers
 from django.db import IntegrityError, connection, connections, transaction
 
 from fencing import LeaseRequiredError, StaleReadError, StaleWriteError, lease, unfenced
-from fencing.guards import lifted
+from fencing.lifting import lifted
 from fencing.models import FencedWrite
 from inventory_demo.models import Stock
 from tests.concurrency import BOUND, threads

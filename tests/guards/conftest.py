@@ -1,4 +1,4 @@
-"""A fresh, empty PostgreSQL schema and a fresh SQLite file, and a way to take one migration step after the other."""
+"""A fresh, empty database of each kind, and a way to take one migration step after the other."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from fencing.guards import FenceGuard
 ALIAS = "guards"
 
 # For what only these databases can do: the connection of the test is theirs, whatever others it could have.
+MARIADB = pytest.param("mariadb", marks=pytest.mark.mariadb)
+ON_MARIADB = pytest.mark.parametrize("connection", [MARIADB], indirect=True)
 ON_POSTGRESQL = pytest.mark.parametrize("connection", ["postgresql"], indirect=True)
 ON_SQLITE = pytest.mark.parametrize("connection", ["sqlite"], indirect=True)
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", "sqlite", MARIADB])
 def connection(
     request: pytest.FixtureRequest, django_db_setup: None, django_db_blocker: Any, tmp_path: Path
 ) -> Iterator[BaseDatabaseWrapper]:
@@ -32,6 +34,8 @@ def connection(
     with django_db_blocker.unblock():
         if request.param == "postgresql":
             yield from _postgresql()
+        elif request.param == "mariadb":
+            yield from _mariadb()
         else:
             yield from _registered({"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "guards.sqlite3")})
 
@@ -48,6 +52,18 @@ def _postgresql() -> Iterator[BaseDatabaseWrapper]:
         with default.cursor() as cursor:
             cursor.execute(f"DROP SCHEMA {schema} CASCADE")
         default.close()
+
+
+def _mariadb() -> Iterator[BaseDatabaseWrapper]:
+    name = f"guards_{uuid.uuid4().hex}"
+    maria: Any = connections["maria"]
+    with maria._nodb_cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    try:
+        yield from _registered({**deepcopy(maria.settings_dict), "NAME": name})
+    finally:
+        with maria._nodb_cursor() as cursor:
+            cursor.execute(f"DROP DATABASE {name}")
 
 
 def _registered(database: dict[str, Any]) -> Iterator[BaseDatabaseWrapper]:

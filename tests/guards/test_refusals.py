@@ -5,17 +5,21 @@ from __future__ import annotations
 import gc
 import sqlite3
 import weakref
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from typing import Any
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connections, migrations, models, transaction
+from django.db.backends.signals import connection_created
 from django.db.models import F
 from django.utils.connection import ConnectionProxy
 
 from fencing.exceptions import InvalidTokenError
-from fencing.guards import guard_name_of, lift, lifted, naming_token
+from fencing.guards import guard_name_of
+from fencing.lifting import lift, lifted, naming_token
 
-from .conftest import ALIAS, ON_POSTGRESQL, ON_SQLITE, Steps, create_model, insert, rows, run
+from .conftest import ALIAS, MARIADB, ON_MARIADB, ON_SQLITE, Steps, create_model, insert, rows, run
 
 GUARD = "shop_stock_fence"
 
@@ -93,7 +97,9 @@ def test_named_tokens_nest(stock: Steps) -> None:
 
 def test_i2_upsert_cannot_lower_last_token(stock: Steps) -> None:
     model = stock.model("Stock")
-    upsert = {"update_conflicts": True, "unique_fields": ["id"], "update_fields": ["quantity", "last_token"]}
+    upsert: dict[str, Any] = {"update_conflicts": True, "update_fields": ["quantity", "last_token"]}
+    if stock.connection.features.supports_update_conflicts_with_target:
+        upsert["unique_fields"] = ["id"]
     with pytest.raises(IntegrityError) as caught:
         model.objects.using(ALIAS).bulk_create([model(id=1, sku="a", quantity=0, last_token=1)], **upsert)
     assert guard_name_of(caught.value) == GUARD
@@ -118,6 +124,9 @@ def test_refusal_says_what_and_what_to_do(stock: Steps) -> None:
         assert diagnosis.sqlstate == "23514"
         assert 'UPDATE of table "shop_stock": last_token is 5, the new one 4' in str(error)
         assert "TRUNCATE" in diagnosis.diag.message_hint
+    if stock.connection.vendor == "mysql":
+        assert error.args[0] == 4025
+        assert "refused UPDATE: last_token is 5, the new one 4. Write under a lease" in str(error)
 
 
 def test_other_integrity_errors_are_nobodys_refusal(stock: Steps) -> None:
@@ -142,7 +151,7 @@ def test_lift_lets_everything_through_and_keeps_the_higher_number(stock: Steps) 
         run(stock.connection, "UPDATE shop_stock SET quantity = 0")
     assert lifted(stock.connection) is None
     # SQLite cannot change what the statement writes.
-    assert rows(stock.connection, "shop_stock") == [(0, 9 if stock.connection.vendor == "postgresql" else 5)]
+    assert rows(stock.connection, "shop_stock") == [(0, 5 if stock.connection.vendor == "sqlite" else 9)]
 
 
 def test_lift_with_0_keeps_last_token(stock: Steps) -> None:
@@ -152,8 +161,8 @@ def test_lift_with_0_keeps_last_token(stock: Steps) -> None:
     assert rows(stock.connection, "shop_stock") == [(11, 5)]
 
 
-@ON_POSTGRESQL
-def test_postgresql_never_lowers_last_token_even_when_lifted(stock: Steps) -> None:
+@pytest.mark.parametrize("connection", ["postgresql", MARIADB], indirect=True)
+def test_last_token_is_never_lowered_even_when_lifted(stock: Steps) -> None:
     """SQLite cannot change what the statement writes."""
     with transaction.atomic(using=ALIAS), lift(stock.connection, 3):
         run(stock.connection, "UPDATE shop_stock SET quantity = 0, last_token = 1")
@@ -241,6 +250,87 @@ def test_lift_and_naming_refuse_what_is_no_number(connection: Any, number: Any) 
     for telling in (lift(connection, number), naming_token(connection, number)):
         with pytest.raises(InvalidTokenError), telling:
             pass
+
+
+@ON_MARIADB
+def test_mariadb_replace_is_refused(stock: Steps) -> None:
+    refused(stock, "REPLACE INTO shop_stock (id, last_token, sku, quantity) VALUES (1, 9, 'a', 0)")
+    assert rows(stock.connection, "shop_stock") == [(10, 5)]
+
+
+@ON_MARIADB
+def test_mariadb_truncate_passes(stock: Steps) -> None:
+    run(stock.connection, "TRUNCATE shop_stock")
+    assert rows(stock.connection, "shop_stock") == []
+
+
+@ON_MARIADB
+@pytest.mark.parametrize("told", ["", "abc", "7 ", "9" * 17, "0x9", "-9"])
+def test_mariadb_what_is_no_number_lifts_nothing(stock: Steps, told: str) -> None:
+    with transaction.atomic(using=ALIAS):
+        with stock.connection.cursor() as cursor:
+            cursor.execute("SET @fencing_unfenced = %s, @fencing_token = %s", [told, told])
+        with pytest.raises(IntegrityError), transaction.atomic(using=ALIAS):
+            run(stock.connection, "UPDATE shop_stock SET quantity = 0")
+        with pytest.raises(IntegrityError), transaction.atomic(using=ALIAS):
+            run(stock.connection, "DELETE FROM shop_stock")
+
+
+@ON_MARIADB
+def test_mariadb_variables_count_inside_a_transaction_only(stock: Steps) -> None:
+    """Whoever has set them by hand, and forgot."""
+    run(stock.connection, "SET @fencing_unfenced = 0, @fencing_token = 9")
+    for sql in ("UPDATE shop_stock SET quantity = 0", "DELETE FROM shop_stock"):
+        with pytest.raises(IntegrityError):
+            run(stock.connection, sql)
+
+
+@ON_MARIADB
+@pytest.mark.parametrize("broken", ["exception", "needs rollback", "deadlock", "never left", "DDL"])
+def test_mariadb_nothing_told_reaches_the_next_user_of_the_connection(stock: Steps, broken: str) -> None:
+    """The variables would outlive the transaction; what is asked here goes past Django, as another program's would."""
+
+    def told() -> Any:
+        with stock.connection.connection.cursor() as cursor:
+            cursor.execute("SELECT @fencing_unfenced, @fencing_token, @fencing_migrating")
+            return cursor.fetchone()
+
+    blocks = [lift(stock.connection, 9), naming_token(stock.connection, 9)]
+    with suppress(ZeroDivisionError, DatabaseError), transaction.atomic(using=ALIAS), ExitStack() as stack:
+        for block in blocks:
+            (block.__enter__ if broken == "never left" else partial(stack.enter_context, block))()
+        assert told()[:2] == (9, 9)
+        if broken == "exception":
+            raise ZeroDivisionError
+        if broken == "needs rollback":
+            transaction.set_rollback(True, using=ALIAS)
+        if broken == "deadlock":
+            run(stock.connection, "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213")
+        if broken == "DDL":
+            run(stock.connection, "CREATE TABLE other (id INT)")
+    if broken == "never left":
+        run(stock.connection, "SELECT 1")
+    assert told() == (None, None, None)
+
+
+@ON_MARIADB
+def test_mariadb_connection_that_cannot_be_cleaned_is_closed(stock: Steps) -> None:
+    with suppress(DatabaseError), transaction.atomic(using=ALIAS), lift(stock.connection, 9):
+        number = stock.connection.connection.thread_id()
+        with closing(stock.connection.copy()) as other:
+            run(other, f"KILL {number}")
+    run(stock.connection, "SELECT 1")
+    assert stock.connection.connection.thread_id() != number
+    refused(stock, "UPDATE shop_stock SET quantity = 2")
+
+
+@ON_MARIADB
+def test_mariadb_pool_below_django_hands_on_a_clean_connection(stock: Steps) -> None:
+    raw = stock.connection.connection
+    with raw.cursor() as cursor:
+        cursor.execute("SET @fencing_unfenced = 0, @fencing_migrating = TRUE")
+    connection_created.send(type(stock.connection), connection=stock.connection)
+    refused(stock, "UPDATE shop_stock SET quantity = 2")
 
 
 @ON_SQLITE

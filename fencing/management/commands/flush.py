@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.commands import flush
 from django.db import connections
 
-from fencing.guards import lift
+from fencing.lifting import lift
 from fencing.ranges import forget_database
 
 
