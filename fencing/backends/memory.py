@@ -9,10 +9,6 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
-
-from django.utils import timezone
 
 from fencing.backends.base import (
     POLL,
@@ -27,29 +23,8 @@ from fencing.backends.base import (
     Place,
     Waiter,
 )
+from fencing.backends.memory_partition import Partition
 from fencing.conf import BackendConfig
-
-NOBODY = HolderInfo()
-
-
-@dataclass(slots=True, kw_only=True)
-class _Kept:
-    lease: LiveLease
-    reign: str
-    deadline: float
-
-
-@dataclass(slots=True)
-class _Counter:
-    """One partition: what the hash, the stream and the lease keys are in a Redis."""
-
-    reign: str = field(default_factory=lambda: uuid.uuid4().hex)
-    next: int = 1
-    ceiling: int = 0
-    dropped: int = 0
-    leases: dict[str, _Kept] = field(default_factory=dict)
-    queues: dict[str, list[MemoryWaiter]] = field(default_factory=dict)
-    events: dict[str, GrantEvent] = field(default_factory=dict)
 
 
 class MemoryBackend(LeaseBackend):
@@ -71,24 +46,23 @@ class MemoryBackend(LeaseBackend):
     def _start(self) -> None:
         """Begin empty, in new reigns."""
         self._turn = threading.RLock()
-        self._counters: dict[tuple[str, int], _Counter] = {}
-        self._ids = itertools.count(1)
+        self._partitions: dict[tuple[str, int], Partition] = {}
         self._server = uuid.uuid4().hex
 
     def acquire(self, place: Place, holder: str, ttl: float, info: HolderInfo) -> Granted | Held | NeedsRange:
         """See the contract."""
         with self._turn:
-            counter = self._counter(place.space, place.partition)
-            if self._kept(counter, place.resource) is None:
+            partition = self._partition(place.space, place.partition)
+            if partition.kept(place.resource) is None:
                 # The last holder's time ended: nobody overtakes those who wait.
-                self._hand_over(counter, place.resource)
-            kept = self._kept(counter, place.resource)
-            if kept is not None and kept.lease.holder == holder:
-                remaining = kept.deadline - self.clock()
-                return Granted(token=kept.lease.token, reign=kept.reign, remaining=remaining)
-            if kept is not None:
-                return self._held(kept)
-            return self._grant(counter, place.resource, holder, ttl, info)
+                partition.hand_over(place.resource)
+            kept = partition.kept(place.resource)
+            if kept is None:
+                return partition.grant(place.resource, holder, ttl, info)
+            live = kept.at(self.clock())
+            if live.holder == holder:
+                return Granted(token=live.token, reign=kept.reign, remaining=live.remaining)
+            return Held(holder=live.holder, token=live.token, remaining=live.remaining, task_id=live.info.task_id)
 
     def waiter(self, holder: str, ttl: float, info: HolderInfo) -> Waiter:
         """See the contract: first come, first served."""
@@ -99,183 +73,103 @@ class MemoryBackend(LeaseBackend):
         with self._turn:
             answer = self.acquire(place, waiter.holder, waiter.ttl, waiter.info)
             if isinstance(answer, Held):
-                queue = self._counter(place.space, place.partition).queues.setdefault(place.resource, [])
-                if waiter not in queue:
-                    queue.append(waiter)
+                self._partition(place.space, place.partition).join(place.resource, waiter)
             return answer
 
     def give_up(self, place: Place, holder: str) -> None:
         """See the contract."""
         with self._turn:
-            counter = self._counter(place.space, place.partition)
-            others = [one for one in counter.queues.pop(place.resource, []) if one.holder != holder]
-            if others:
-                counter.queues[place.resource] = others
+            self._partition(place.space, place.partition).leave(place.resource, holder)
             super().give_up(place, holder)
 
     def renew(self, place: Place, holder: str, ttl: float) -> bool:
         """See the contract."""
         with self._turn:
-            kept = self._kept(self._counter(place.space, place.partition), place.resource)
-            if kept is None or kept.lease.holder != holder:
-                return False
-            kept.deadline = self.clock() + ttl
-            return True
+            kept = self._partition(place.space, place.partition).held_by(place.resource, holder)
+            if kept is not None:
+                kept.deadline = self.clock() + ttl
+            return kept is not None
 
     def advance(self, place: Place, holder: str) -> Granted | NeedsRange | Lost:
         """See the contract."""
         with self._turn:
-            counter = self._counter(place.space, place.partition)
-            kept = self._kept(counter, place.resource)
-            if kept is None or kept.lease.holder != holder or kept.reign != counter.reign:
-                return Lost()
-            return self._issue(counter)
+            partition = self._partition(place.space, place.partition)
+            kept = partition.held_by(place.resource, holder)
+            return Lost() if kept is None or kept.reign != partition.reign else partition.issue()
 
     def release(self, place: Place, holder: str, token: int) -> bool:
         """See the contract."""
         with self._turn:
-            counter = self._counter(place.space, place.partition)
-            kept = self._kept(counter, place.resource)
-            if kept is not None and kept.lease.holder == holder:
-                del counter.leases[place.resource]
-                self._note(counter, "released", kept.lease.token, place.resource, holder)
-                self._hand_over(counter, place.resource)
-                return True
-            self._note(counter, "lost", token, place.resource, holder)
-            return False
+            partition = self._partition(place.space, place.partition)
+            kept = partition.held_by(place.resource, holder)
+            if kept is None:
+                partition.note("lost", token, place.resource, holder)
+            else:
+                partition.end(kept, "released")
+            return kept is not None
 
     def revoke(self, place: Place, token: int) -> bool:
         """See the contract."""
         with self._turn:
-            counter = self._counter(place.space, place.partition)
-            kept = self._kept(counter, place.resource)
+            partition = self._partition(place.space, place.partition)
+            kept = partition.kept(place.resource)
             if kept is None or kept.lease.token != token:
                 return False
-            del counter.leases[place.resource]
-            self._note(counter, "revoked", token, place.resource, kept.lease.holder)
-            self._hand_over(counter, place.resource)
+            partition.end(kept, "revoked")
             return True
 
     def draw(self, place: Place) -> Granted | NeedsRange:
         """See the contract."""
         with self._turn:
-            return self._issue(self._counter(place.space, place.partition))
+            return self._partition(place.space, place.partition).issue()
 
     def install(self, place: Place, reign: str, first: int, last: int) -> bool:
         """See the contract."""
         with self._turn:
-            counter = self._counter(place.space, place.partition)
-            if counter.reign != reign or first < counter.next:
-                return False
-            counter.next, counter.ceiling = first, last
-            return True
+            partition = self._partition(place.space, place.partition)
+            return partition.reign == reign and partition.install(first, last)
 
     def close_reign(self, place: Place) -> NeedsRange:
         """See the contract."""
         with self._turn:
-            counter = self._counter(place.space, place.partition)
-            counter.reign, counter.ceiling = uuid.uuid4().hex, 0
-            return NeedsRange(reign=counter.reign, server=self._server, next=counter.next)
+            return self._partition(place.space, place.partition).close_reign()
 
     def live(self, space: str, partition: int, limit: int) -> Iterator[LiveLease]:
         """See the contract."""
         with self._turn:
-            counter = self._counter(space, partition)
-            kept = filter(None, (self._kept(counter, resource) for resource in list(counter.leases)))
-            found = [self._now(one) for one in itertools.islice(kept, limit)]
-        yield from found
+            found = self._partition(space, partition)
+            kept = filter(None, (found.kept(resource) for resource in list(found.leases)))
+            leases = [one.at(self.clock()) for one in itertools.islice(kept, limit)]
+        yield from leases
 
     def peek(self, place: Place) -> LiveLease | None:
         """See the contract."""
         with self._turn:
-            kept = self._kept(self._counter(place.space, place.partition), place.resource)
-            return None if kept is None else self._now(kept)
+            kept = self._partition(place.space, place.partition).kept(place.resource)
+            return None if kept is None else kept.at(self.clock())
 
     def read_events(self, space: str, partition: int, count: int) -> Sequence[GrantEvent]:
         """See the contract."""
         with self._turn:
-            return list(itertools.islice(self._counter(space, partition).events.values(), count))
+            return list(itertools.islice(self._partition(space, partition).events.values(), count))
 
     def forget_events(self, space: str, partition: int, ids: Iterable[str]) -> None:
         """See the contract."""
         with self._turn:
-            events = self._counter(space, partition).events
+            events = self._partition(space, partition).events
             for each in ids:
                 events.pop(each, None)
 
     def dropped_events(self, space: str, partition: int) -> int:
         """See the contract."""
         with self._turn:
-            return self._counter(space, partition).dropped
+            return self._partition(space, partition).dropped
 
-    def _counter(self, space: str, partition: int) -> _Counter:
-        return self._counters.setdefault((space, partition), _Counter())
-
-    def _issue(self, counter: _Counter) -> Granted | NeedsRange:
-        if counter.next > counter.ceiling:
-            return NeedsRange(reign=counter.reign, server=self._server, next=counter.next)
-        counter.next += 1
-        return Granted(token=counter.next - 1, reign=counter.reign)
-
-    def _grant(
-        self, counter: _Counter, resource: str, holder: str, ttl: float, info: HolderInfo
-    ) -> Granted | NeedsRange:
-        issued = self._issue(counter)
-        if isinstance(issued, Granted):
-            lease = LiveLease(
-                resource=resource,
-                holder=holder,
-                token=issued.token,
-                remaining=ttl,
-                granted_at=timezone.now(),
-                info=info,
-            )
-            counter.leases[resource] = _Kept(lease=lease, reign=counter.reign, deadline=self.clock() + ttl)
-            self._note(counter, "granted", lease.token, resource, holder, ttl, info)
-        return issued
-
-    def _hand_over(self, counter: _Counter, resource: str) -> None:
-        """Give the free lease to the first waiter; without a number, wake it, so that it asks and gets a range."""
-        if queue := counter.queues.get(resource):
-            first = queue[0]
-            issued = self._grant(counter, resource, first.holder, first.ttl, first.info)
-            if isinstance(issued, Granted):
-                queue.pop(0)
-                if not queue:
-                    del counter.queues[resource]
-            first.tell(issued)
-
-    def _kept(self, counter: _Counter, resource: str) -> _Kept | None:
-        kept = counter.leases.get(resource)
-        if kept is not None and kept.deadline <= self.clock():
-            del counter.leases[resource]
-            return None
-        return kept
-
-    def _now(self, kept: _Kept) -> LiveLease:
-        return replace(kept.lease, remaining=kept.deadline - self.clock())
-
-    def _held(self, kept: _Kept) -> Held:
-        now = self._now(kept)
-        return Held(holder=now.holder, token=now.token, remaining=now.remaining, task_id=now.info.task_id)
-
-    def _note(
-        self,
-        counter: _Counter,
-        kind: Literal["granted", "released", "lost", "revoked"],
-        token: int,
-        resource: str,
-        holder: str,
-        ttl: float = 0.0,
-        info: HolderInfo = NOBODY,
-    ) -> None:
-        line = str(next(self._ids))
-        counter.events[line] = GrantEvent(
-            id=line, kind=kind, token=token, resource=resource, holder=holder, at=timezone.now(), ttl=ttl, info=info
-        )
-        if len(counter.events) > self.events_cap:
-            del counter.events[next(iter(counter.events))]
-            counter.dropped += 1
+    def _partition(self, space: str, partition: int) -> Partition:
+        key = (space, partition)
+        if key not in self._partitions:
+            self._partitions[key] = Partition(self._server, lambda: self.clock(), lambda: self.events_cap)
+        return self._partitions[key]
 
 
 class MemoryWaiter(Waiter):
