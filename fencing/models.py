@@ -131,10 +131,11 @@ class FencedWrite(models.Model):
         ordering = ("-id",)
         indexes = (
             models.Index(fields=("namespace", "grant_token"), name="fencing_write_grant"),
-            models.Index(fields=("resource", "-id"), name="fencing_write_resource"),
-            models.Index(fields=("-at", "-id"), name="fencing_write_time"),
+            # Ascending, though the newest are asked for first: a B-tree takes what comes last at its end for half as much.
+            models.Index(fields=("resource", "id"), name="fencing_write_resource"),
+            models.Index(fields=("at", "id"), name="fencing_write_time"),
             models.Index(
-                fields=("-at", "-id"),
+                fields=("at", "id"),
                 name="fencing_write_refused",
                 condition=~models.Q(outcome__in=("accepted", "unfenced")),
             ),

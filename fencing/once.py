@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from django.db import DataError, IntegrityError
@@ -12,31 +13,51 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from fencing.conf import MAX_OPERATION_LENGTH
-from fencing.databases import DUPLICATE_KEY, code_of, unless_there
+from fencing.databases import CHECK_VIOLATION, DUPLICATE_KEY, code_of, unless_there
 from fencing.tables import quoted
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
 
 
-def take_key(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: str, digest: str, result: str) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """An effect that is to happen once.
+
+    Attributes:
+        task: the name of the task, part of the key's scope, or "".
+        key: the key.
+        digest: of the arguments, or "".
+        result: what later callers get, as JSON.
+    """
+
+    task: str
+    key: str
+    digest: str
+    result: str = "null"
+
+
+def key_columns(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation) -> tuple[str, list[Any]]:
+    """The columns of an operation's row, and their values."""
+    columns = f"namespace, resource, task, {connection.ops.quote_name('key')}, digest, token, result, applied_at"
+    now = connection.ops.adapt_datetimefield_value(timezone.now())
+    one = operation
+    return columns, [lease.namespace, lease.resource, one.task, one.key, one.digest, lease.token, one.result, now]
+
+
+def take_key(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation) -> bool:
     """Insert the key with its result into the open transaction; False if a concurrent duplicate was first.
 
     Raises:
         TypeError: the database's JSON cannot hold the result: PostgreSQL's knows neither NUL nor half a surrogate pair.
     """
+    columns, values = key_columns(connection, lease, operation)
     # MariaDB counts a row that was there already like one that was inserted, so there the error tells.
     unless = "" if connection.vendor == "mysql" else unless_there(connection, "key")
-    with connection.cursor() as cursor, _as_type_error(result):
+    marks = ", ".join(["%s"] * len(values))
+    with connection.cursor() as cursor, as_type_error(operation.result):
         try:
-            cursor.execute(
-                f"INSERT INTO {quoted('Operation')} (namespace, resource, task, {connection.ops.quote_name('key')}, "
-                f"digest, token, result, applied_at) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) {unless}",
-                [
-                    lease.namespace, lease.resource, task, key, digest, lease.token, result,
-                    connection.ops.adapt_datetimefield_value(timezone.now()),
-                ],
-            )  # fmt: skip
+            cursor.execute(f"INSERT INTO {quoted('Operation')} ({columns}) VALUES ({marks}) {unless}", values)
         except IntegrityError as error:
             if connection.vendor != "mysql" or code_of(error) != DUPLICATE_KEY:
                 raise
@@ -45,10 +66,13 @@ def take_key(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: s
 
 
 @contextmanager
-def _as_type_error(result: str) -> Iterator[None]:
+def as_type_error(result: str) -> Iterator[None]:
+    """Raise a TypeError where the database cannot hold the result."""
     try:
         yield
-    except DataError as error:
+    except (DataError, IntegrityError) as error:
+        if isinstance(error, IntegrityError) and code_of(error) != CHECK_VIOLATION:
+            raise
         raise TypeError(f"The database cannot hold the result {result[:200]}: {error}.") from error
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fencing.leases import Lease
 
 MINE = "namespace = %s AND name = %s AND last_token = %s AND holder = %s"
+MINE_AS_BEGUN = f"{MINE} AND begins = %s"
 ROW = ("namespace", "resource", "grant_token", "holder")
 
 # The user's own bound stays if it is the tighter one.
@@ -149,11 +150,11 @@ def _finds(connection: BaseDatabaseWrapper, select: str, params: Sequence[Any]) 
 
 def hold_to_end(connection: BaseDatabaseWrapper, lease: Lease, begins: int) -> bool:
     """Hold the row until the commit, if holder and begins are still what the begin left."""
-    table, mine, params = quoted("FencedResource"), f"{MINE} AND begins = %s", [*row_of(lease), begins]
+    table, params = quoted("FencedResource"), [*row_of(lease), begins]
     if connection.features.has_select_for_update:
-        return _finds(connection, f"SELECT 1 FROM {table} WHERE {mine}{sharing(connection)}", params)
+        return _finds(connection, f"SELECT 1 FROM {table} WHERE {MINE_AS_BEGUN}{sharing(connection)}", params)
     with connection.cursor() as cursor:
-        cursor.execute(f"UPDATE {table} SET begins = begins WHERE {mine}", params)
+        cursor.execute(f"UPDATE {table} SET begins = begins WHERE {MINE_AS_BEGUN}", params)
         return bool(cursor.rowcount == 1)
 
 

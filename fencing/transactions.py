@@ -19,6 +19,7 @@ from django.db import DatabaseError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import history, signals
+from fencing.borders import enter, leave, limits_waits
 from fencing.connections import autocommit, in_testcase, in_user_transaction
 from fencing.databases import LOCK_TIMEOUTS, code_of
 from fencing.exceptions import (
@@ -30,8 +31,8 @@ from fencing.exceptions import (
 )
 from fencing.history import Attempt
 from fencing.mariadb import ensure_marked, forget_mark, has_snapshot, mark_transaction
-from fencing.once import as_json, check_operation, recorded, take_key
-from fencing.resources import bound_idling, hold_to_end, milliseconds, pass_to_begin, seen_token
+from fencing.once import Operation, as_json, check_operation, recorded
+from fencing.resources import pass_to_begin, seen_token
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
@@ -75,17 +76,21 @@ class FencedTransaction:
         if outer is not None:
             self._joined = True
             self._begins = outer._begins
-            self._refuse_repetition(connection)
         else:
             self._begin(connection)
+        if not limits_waits(connection):
+            self._refuse_repetition(connection)
         self._atomic = transaction.atomic(using=self._using)
         self._atomic.__enter__()
         _open.setdefault(connection, []).append(self)
         try:
-            self._bound_waits(connection)
+            found = self._enter(connection)
         except BaseException as error:
             self._close(connection, error)
             raise
+        if found is not None:
+            self._leave(connection, AlreadyAppliedError(self.operation or ""))
+            raise self._duplicate(connection, *found)
         return self
 
     def __exit__(
@@ -116,7 +121,7 @@ class FencedTransaction:
         return self.result
 
     def _begin(self, connection: BaseDatabaseWrapper) -> None:
-        """Pass the resource's row and look the operation up, on the connection on which that must happen."""
+        """Pass the resource's row, on the connection on which that must happen."""
         with self._begin_connection(connection) as beginning:
             with self._telling_out_of_time():
                 begins = pass_to_begin(beginning, self.lease)
@@ -124,7 +129,6 @@ class FencedTransaction:
         if begins is None:
             raise self._refused(connection, seen, "begin")
         self._begins = begins
-        self._refuse_repetition(connection)
 
     def _begin_connection(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[BaseDatabaseWrapper]:
         if not in_user_transaction(connection):
@@ -155,13 +159,13 @@ class FencedTransaction:
         self._applied = AlreadyAppliedError(operation, result)
         return self._applied
 
-    def _bound_waits(self, connection: BaseDatabaseWrapper) -> None:
+    def _enter(self, connection: BaseDatabaseWrapper) -> tuple[str, Any] | None:
         """Nobody waits inside for longer than the lease has. How long it may idle is bounded with its first lock."""
+        if limits_waits(connection):
+            return enter(connection, self.lease, self._key())
         if connection.vendor == "mysql":
             self._mark = mark_transaction(connection, self.lease, len(_open[connection]))
-        elif connection.vendor == "postgresql" and not in_testcase(connection):
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT set_config('lock_timeout', %s, true)", [milliseconds(self.lease.remaining())])
+        return None
 
     def _end(self, connection: BaseDatabaseWrapper) -> None:
         """Hold the resource's row as it was at the begin, and take the operation's key; raise if either is refused."""
@@ -169,14 +173,18 @@ class FencedTransaction:
         self._raise_swallowed()
         if self._mark:
             ensure_marked(connection, self._mark)
-        bound_idling(connection, self.lease)
-        if not hold_to_end(connection, self.lease, self._begins):
+        held, taken = leave(connection, self.lease, self._begins, self._key(result))
+        if not held:
             raise StaleWriteError(self.lease.resource, self.lease.token, None, "transaction")
-        if self.operation is not None and not take_key(
-            connection, self.lease, task=self._task, key=self.operation, digest=self._digest, result=result
-        ):
-            raise AlreadyAppliedError(self.operation)
+        if not taken:
+            raise AlreadyAppliedError(self.operation or "")
         self.result = json.loads(result)
+
+    def _key(self, result: str = "null") -> Operation | None:
+        """The operation with its result so far, if there is one."""
+        if self.operation is None:
+            return None
+        return Operation(task=self._task, key=self.operation, digest=self._digest, result=result)
 
     def _raise_swallowed(self) -> None:
         """A refusal that the body caught and did not mend is still a refusal of the whole."""
@@ -226,10 +234,14 @@ class FencedTransaction:
             raise LeaseLostError(self.lease.resource, self.lease.token, reason) from error
 
     def _close(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
-        """Commit, or roll back for ``error``, and write what waited for that."""
-        _open[connection].remove(self)
+        """``_leave``; what was refused inside is undone with all the rest."""
         if not self._joined and error is not None:
             self.lease.refused.clear()
+        self._leave(connection, error)
+
+    def _leave(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
+        """Commit, or roll back for ``error``, and write what waited for that."""
+        _open[connection].remove(self)
         try:
             self._atomic.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
         finally:
