@@ -16,6 +16,7 @@ from django.db.models import QuerySet
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01", "1020", "1213"})
 LOCK_TIMEOUTS = frozenset({"55P03", "1205"})
 DUPLICATE_KEY = "1062"
+CHECK_VIOLATION = "4025"  # MariaDB's; its JSON is text with a CHECK
 
 
 def kind(connection: BaseDatabaseWrapper) -> str:
