@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from django.apps import AppConfig
+from typing import Any
+
+from django.apps import AppConfig, apps
+from django.db.models.signals import post_migrate
 
 
 class FencingConfig(AppConfig):
@@ -13,5 +16,13 @@ class FencingConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks and prepare SQLite connections for the guard."""
+        """Register the system checks, prepare SQLite connections for the guard, and let every namespace have a floor."""
         from fencing import checks, guards  # noqa: F401
+
+        post_migrate.connect(_create_floors, sender=self)
+
+
+def _create_floors(*, using: str, apps: Any = apps, **_kwargs: Any) -> None:
+    from fencing.floors import create_floors
+
+    create_floors(using=using, apps=apps)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import conf
 from fencing.connections import in_testcase
-from fencing.once import Operation, as_type_error, key_columns, take_key
+from fencing.once import Operation, Recorded, as_type_error, key_columns, recorded_as, take_key
 from fencing.resources import IDLE_BOUND, MINE_AS_BEGUN, hold_to_end, milliseconds, row_of
 from fencing.tables import quoted
 
@@ -22,7 +21,7 @@ def limits_waits(connection: BaseDatabaseWrapper) -> bool:
     return connection.vendor == "postgresql" and not in_testcase(connection)
 
 
-def enter(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation | None) -> tuple[str, Any] | None:
+def enter(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation | None) -> Recorded | None:
     """Let nobody in the transaction wait for longer than the lease has; what is recorded of the operation, or None.
 
     In a statement after the begin's: that one may have waited for the end that recorded it, and would not see it.
@@ -38,7 +37,7 @@ def enter(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation | 
             [*params, lease.namespace, lease.resource, operation.task, operation.key],
         )
         _bound, digest, result = cursor.fetchone()
-    return None if digest is None else (digest, json.loads(result))
+    return None if digest is None else recorded_as(digest, result)
 
 
 def leave(connection: BaseDatabaseWrapper, lease: Lease, begins: int, operation: Operation | None) -> tuple[bool, bool]:

@@ -39,6 +39,7 @@ REMEDIES = {
     "E008": "Use {pk} or concrete char, integer, UUID or foreign-key fields that are not null, as plain names in braces.",
     "E009": 'Set fence_using to an alias of FENCING["BACKENDS"], or remove it.',
     "E010": "Move these models to a supported database, with a router that answers allow_migrate.",
+    "W003": 'Set FENCING["RETENTION"], and run `manage.py fencing prune` every day.',
     "W001": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
     "W002": "Let Meta.base_manager_name name a manager that is built from FencedQuerySet, or inherit FencedModel.Meta.",
 }
@@ -61,6 +62,8 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
         backends = conf.setting().get("BACKENDS", {})
         conf.record()
         conf.idle_in_transaction(1.0)
+        conf.retention()
+        conf.operation_retention()
     except ImproperlyConfigured as error:
         return [_error("E001", str(error))]
     if not isinstance(backends, Mapping):
@@ -202,6 +205,16 @@ def check_stores(**_kwargs: Any) -> list[CheckMessage]:
             continue  # check_settings says so
         found.extend(storechecks.running(backend.config, backend))
     return found
+
+
+@register("fencing", deploy=True)
+def check_retention(**_kwargs: Any) -> list[CheckMessage]:
+    """With ``check --deploy``: whether the history ends somewhere."""
+    try:
+        endless = conf.record() != "none" and conf.retention() is None
+    except ImproperlyConfigured:
+        return []  # check_settings says so
+    return [_warning("W003", "The history of writes and grants is kept for ever.")] if endless else []
 
 
 def _aliases() -> list[str]:

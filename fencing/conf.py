@@ -112,6 +112,21 @@ def record() -> str:
     return str(value)
 
 
+def retention() -> float | None:
+    """Seconds that the history is kept; None (default) means for ever."""
+    return _kept_for("RETENTION")
+
+
+def operation_retention() -> float | None:
+    """Seconds that results of operations, and resources that nobody uses, are kept; None (default) means for ever."""
+    return _kept_for("OPERATION_RETENTION")
+
+
+def _kept_for(key: str) -> float | None:
+    value = setting().get(key)
+    return None if value is None else seconds(value, f'FENCING["{key}"]', error=ImproperlyConfigured)
+
+
 def idle_in_transaction(ttl: float) -> float:
     """Seconds that a transaction which holds fenced rows may idle; 0 means no bound. Default: the lease's ttl."""
     value = setting().get("IDLE_IN_TRANSACTION")

@@ -205,14 +205,18 @@ class AlreadyAppliedError(FencingError):
     Args:
         operation: the key.
         result: what the operation recorded, as JSON gave it back.
+        kept: False if the result was older than FENCING["OPERATION_RETENTION"] and was pruned; ``result`` is None then.
     """
 
-    def __init__(self, operation: str, result: Any = None) -> None:
-        super().__init__(operation, result)
+    def __init__(self, operation: str, result: Any = None, kept: bool = True) -> None:
+        super().__init__(operation, result, kept)
         self.operation = operation
         self.result = result
+        self.kept = kept
 
     def __str__(self) -> str:
+        if not self.kept:
+            return f"Operation {self.operation!r} took effect before; its result is no longer kept."
         return f"Operation {self.operation!r} took effect before; its recorded result is {self.result!r}."
 
 

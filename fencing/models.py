@@ -17,10 +17,12 @@ __all__ = [
     "FencedWrite",
     "Operation",
     "Reign",
+    "ResourceFloor",
     "StoredCounter",
     "StoredEvent",
     "StoredLease",
     "TokenGrant",
+    "TokenMark",
     "TokenRange",
 ]
 
@@ -162,6 +164,36 @@ class FencedResource(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.last_token}"
+
+
+class ResourceFloor(models.Model):
+    """What is left of resources that were forgotten: an unknown one is refused tokens up to its namespace's floor."""
+
+    namespace = models.CharField(_("namespace"), max_length=100, primary_key=True)
+    token = models.BigIntegerField(_("floor"))
+
+    class Meta:
+        verbose_name = _("floor of resources")
+        verbose_name_plural = _("floors of resources")
+
+    def __str__(self) -> str:
+        return f"{self.namespace}: above {self.token}"
+
+
+class TokenMark(models.Model):
+    """How far a namespace had counted when it was pruned: the tokens up to there are older than that moment."""
+
+    namespace = models.CharField(_("namespace"), max_length=100)
+    token = models.BigIntegerField(_("token"))
+    at = models.DateTimeField(_("time"))
+
+    class Meta:
+        verbose_name = _("mark")
+        verbose_name_plural = _("marks")
+        indexes = (models.Index(fields=("namespace", "at"), name="fencing_mark_time"),)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}: {self.token} at {self.at}"
 
 
 class Operation(models.Model):

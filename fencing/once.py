@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import DataError, IntegrityError
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -45,6 +45,14 @@ def key_columns(connection: BaseDatabaseWrapper, lease: Lease, operation: Operat
     return columns, [lease.namespace, lease.resource, one.task, one.key, one.digest, lease.token, one.result, now]
 
 
+class Recorded(NamedTuple):
+    """The digest of an operation's arguments, and its result, unless that was pruned."""
+
+    digest: str
+    result: Any
+    kept: bool
+
+
 def take_key(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation) -> bool:
     """Insert the key with its result into the open transaction; False if a concurrent duplicate was first.
 
@@ -76,8 +84,8 @@ def as_type_error(result: str) -> Iterator[None]:
         raise TypeError(f"The database cannot hold the result {result[:200]}: {error}.") from error
 
 
-def recorded(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: str) -> tuple[str, Any] | None:
-    """The digest of the arguments and the result that are recorded under a key, or None."""
+def recorded(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: str) -> Recorded | None:
+    """What is recorded under a key, or None."""
     text = "CAST(result AS char)" if connection.vendor == "mysql" else "CAST(result AS text)"
     with connection.cursor() as cursor:
         cursor.execute(
@@ -86,7 +94,12 @@ def recorded(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: s
             [lease.namespace, lease.resource, task, key],
         )
         row = cursor.fetchone()
-    return None if row is None else (row[0], json.loads(row[1]))
+    return None if row is None else recorded_as(*row)
+
+
+def recorded_as(digest: str, result: str | None) -> Recorded:
+    """What a row of the table says: SQL's NULL stands for a result that was pruned, JSON's null for None."""
+    return Recorded(digest, None if result is None else json.loads(result), kept=result is not None)
 
 
 def check_operation(operation: object) -> str:

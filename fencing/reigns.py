@@ -154,6 +154,8 @@ def _numbers(config: BackendConfig) -> Iterator[tuple[int, str]]:
     for alias in databases_of(config.alias):
         resources = table("FencedResource")._base_manager.using(alias).filter(namespace=config.namespace)
         yield resources.aggregate(highest=Max("last_token"))["highest"] or 0, f"a resource in database {alias!r}"
+        floors = table("ResourceFloor")._base_manager.using(alias).filter(namespace=config.namespace)
+        yield floors.aggregate(highest=Max("token"))["highest"] or 0, f"the floor of resources in database {alias!r}"
     for model in _fenced_models(config.alias):
         alias = router.db_for_write(model)
         rows = model._base_manager.using(alias)

@@ -8,7 +8,7 @@ land after a newer holder's begin had committed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from fencing import conf
 from fencing.connections import in_testcase
 from fencing.databases import waiting_at_most
+from fencing.floors import let_in, look
 from fencing.prepared import named
 from fencing.tables import quoted
 
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 MINE = "namespace = %s AND name = %s AND last_token = %s AND holder = %s"
 MINE_AS_BEGUN = f"{MINE} AND begins = %s"
 ROW = ("namespace", "resource", "grant_token", "holder")
+PASSES = (
+    "({table}.last_token < %(grant_token)s OR ({table}.last_token = %(grant_token)s AND {table}.holder = %(holder)s))"
+)
+
+# A refusal for want of a floor is followed by a floor; more than two mean that somebody removes it again and again.
+ROUNDS = 3
 
 # The user's own bound stays if it is the tighter one.
 IDLE_BOUND = (
@@ -39,20 +46,33 @@ def row_of(lease: Lease) -> list[Any]:
     return [lease.namespace, lease.resource, lease.token, lease.holder]
 
 
-def raising(source: str, *, begins: int) -> str:
-    """The INSERT that raises the row to a lease's token, unless somebody newer was there.
+def raising(condition: str, *, begins: int, source: str = "") -> str:
+    """PostgreSQL: the CTEs that raise the row to a lease's token; the last, ``raised``, is empty if that is refused.
+
+    A row that is there is updated. One that is not may have been forgotten, so it is created above the floor only;
+    the floor is locked, because pruning may raise it and forget the row while this waits for something else. Somebody
+    else may create it in the same moment.
 
     Args:
-        source: what follows the values, from the FROM or WHERE on.
+        condition: what else must be true, or "true".
         begins: by how much the count of begins rises.
+        source: a CTE that is to be evaluated before, or "".
     """
-    table = quoted("FencedResource")
+    table, floors = quoted("FencedResource"), quoted("ResourceFloor")
+    passes = PASSES.format(table=table)
     counted = f", begins = {table}.begins + {begins}" if begins else ""
+    before = f", {source}" if source else ""
     return (
-        f"INSERT INTO {table} (namespace, name, last_token, holder, begins) SELECT %s, %s, %s, %s, {begins} {source} "
+        f"known AS (UPDATE {table} SET last_token = %(grant_token)s, holder = %(holder)s{counted}"
+        f"{f' FROM {source}' if source else ''} WHERE namespace = %(namespace)s AND name = %(resource)s "
+        f"AND {passes} AND {condition} RETURNING {table}.begins), "
+        f"created AS (INSERT INTO {table} (namespace, name, last_token, holder, begins) "
+        f"SELECT %(namespace)s, %(resource)s, %(grant_token)s, %(holder)s, {begins} FROM {floors} AS floor{before} "
+        f"WHERE floor.namespace = %(namespace)s AND floor.token < %(grant_token)s AND {condition} "
+        "AND NOT EXISTS (SELECT 1 FROM known) FOR SHARE OF floor "
         "ON CONFLICT (namespace, name) DO UPDATE SET last_token = excluded.last_token, holder = excluded.holder"
-        f"{counted} WHERE {table}.last_token < excluded.last_token "
-        f"OR ({table}.last_token = excluded.last_token AND {table}.holder = excluded.holder) RETURNING begins"
+        f"{counted} WHERE {passes} RETURNING begins), "
+        "raised AS (SELECT begins FROM known UNION ALL SELECT begins FROM created)"
     )
 
 
@@ -69,9 +89,9 @@ def passing(locked: str, *, begun: bool) -> str:
     mine = named(MINE, ROW)
     if begun:
         return f"passed AS MATERIALIZED (SELECT 1 FROM {table} WHERE {mine})"
-    raised = named(raising(f"WHERE {locked} AND NOT EXISTS (SELECT 1 FROM shared)", begins=0), ROW)
+    raised = raising(f"{locked} AND NOT EXISTS (SELECT 1 FROM shared)", begins=0)
     return (
-        f"shared AS MATERIALIZED (SELECT 1 FROM {table} WHERE {locked} AND {mine} FOR SHARE), raised AS ({raised}), "
+        f"shared AS MATERIALIZED (SELECT 1 FROM {table} WHERE {locked} AND {mine} FOR SHARE), {raised}, "
         "passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)"
     )
 
@@ -105,34 +125,84 @@ def raise_row(
         begins: by how much the count of begins rises.
         bound: how many seconds to wait for statements in flight; None for the connection's own bound.
     """
-    with connection.cursor() as cursor:
-        if connection.vendor == "mysql":
-            before = "" if bound is None else waiting_at_most(bound)
-            cursor.execute(before + raising_in_mariadb(begins=begins), [*row, *row[2:]])
-            count, passed = cursor.fetchone()
-            return int(count) if passed else None
-        if bound is not None and connection.vendor == "postgresql" and not in_testcase(connection):
-            before = "WITH bound AS MATERIALIZED (SELECT set_config('lock_timeout', %s, true)) "
-            cursor.execute(before + raising("FROM bound", begins=begins), [milliseconds(bound), *row])
-        else:
-            cursor.execute(raising("WHERE true", begins=begins), row)
-        raised = cursor.fetchone()
-    return None if raised is None else int(raised[0])
+    send = {"postgresql": _raise_at_once, "mysql": _raise_in_mariadb}.get(connection.vendor, _raise_in_turn)
+    named_row = dict(zip(ROW, row, strict=True))
+    for _ in range(ROUNDS):
+        raised = send(connection, named_row, begins, bound)
+        if raised is not None or not let_in(connection, row[0], row[1], row[2]):
+            return raised
+    return None
 
 
-def raising_in_mariadb(*, begins: int) -> str:
-    """The same as ``raising``, where an upsert has no condition: its last column says whether the row passed."""
-    table = quoted("FencedResource")
+def _raise_at_once(
+    connection: BaseDatabaseWrapper, row: Mapping[str, Any], begins: int, bound: float | None
+) -> int | None:
+    if bound is not None and not in_testcase(connection):
+        before = "bound AS MATERIALIZED (SELECT set_config('lock_timeout', %(bound)s, true)), "
+        text, row = before + raising("true", begins=begins, source="bound"), {**row, "bound": milliseconds(bound)}
+    else:
+        text = raising("true", begins=begins)
+    return _number(connection, f"WITH {text} SELECT begins FROM raised", row)
+
+
+def _raise_in_turn(
+    connection: BaseDatabaseWrapper, row: Mapping[str, Any], begins: int, bound: float | None
+) -> int | None:
+    """SQLite: one writer at a time, who sees everything that others have done before."""
+    table, floors = quoted("FencedResource"), quoted("ResourceFloor")
+    passes = PASSES.format(table=table)
+    known = _number(
+        connection,
+        f"UPDATE {table} SET last_token = %(grant_token)s, holder = %(holder)s, begins = begins + {begins} "
+        f"WHERE namespace = %(namespace)s AND name = %(resource)s AND {passes} RETURNING begins",
+        row,
+    )
+    if known is not None:
+        return known
+    return _number(
+        connection,
+        f"INSERT INTO {table} (namespace, name, last_token, holder, begins) "
+        f"SELECT %(namespace)s, %(resource)s, %(grant_token)s, %(holder)s, {begins} FROM {floors} AS floor "
+        "WHERE floor.namespace = %(namespace)s AND floor.token < %(grant_token)s ON CONFLICT (namespace, name) "
+        f"DO UPDATE SET last_token = excluded.last_token, holder = excluded.holder, begins = begins + {begins} "
+        f"WHERE {passes} RETURNING begins",
+        row,
+    )
+
+
+def _raise_in_mariadb(
+    connection: BaseDatabaseWrapper, row: Mapping[str, Any], begins: int, bound: float | None
+) -> int | None:
+    """MariaDB: an UPDATE gives a number back as the statement's insert id, and an upsert has no condition."""
+    table, floors = quoted("FencedResource"), quoted("ResourceFloor")
+    before = "" if bound is None else waiting_at_most(bound)
+    place = "namespace = %(namespace)s AND name = %(resource)s"
+    # Under REPEATABLE READ an UPDATE that finds nothing locks the gap, and of two who then insert one is undone.
+    if not connection.in_atomic_block or _finds(connection, f"SELECT 1 FROM {table} WHERE {place}", row):
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"{before}UPDATE {table} SET begins = LAST_INSERT_ID(begins + {begins}), holder = %(holder)s, "
+                f"last_token = %(grant_token)s WHERE {place} AND {PASSES.format(table=table)}",
+                row,
+            )
+            if cursor.rowcount == 1:
+                return int(cursor.lastrowid or 0)
     newer = f"{table}.last_token < VALUES(last_token)"
     mine = f"({table}.last_token = VALUES(last_token) AND {table}.holder = VALUES(holder))"
-    return (
-        f"INSERT INTO {table} (namespace, name, last_token, holder, begins) VALUES (%s, %s, %s, %s, {begins}) "
-        # In this order: MariaDB sees what it has assigned already.
-        f"ON DUPLICATE KEY UPDATE begins = IF({newer} OR {mine}, {table}.begins + {begins}, {table}.begins), "
-        f"holder = IF({newer}, VALUES(holder), {table}.holder), "
-        f"last_token = GREATEST({table}.last_token, VALUES(last_token)) "
-        "RETURNING begins, last_token = %s AND holder = %s"
-    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"{before}INSERT INTO {table} (namespace, name, last_token, holder, begins) "
+            f"SELECT %(namespace)s, %(resource)s, %(grant_token)s, %(holder)s, {begins} FROM {floors} AS floor "
+            "WHERE floor.namespace = %(namespace)s AND floor.token < %(grant_token)s LOCK IN SHARE MODE "
+            # In this order: MariaDB sees what it has assigned already.
+            f"ON DUPLICATE KEY UPDATE begins = IF({newer} OR {mine}, {table}.begins + {begins}, {table}.begins), "
+            f"holder = IF({newer}, VALUES(holder), {table}.holder), "
+            f"last_token = GREATEST({table}.last_token, VALUES(last_token)) "
+            "RETURNING begins, last_token = %(grant_token)s AND holder = %(holder)s",
+            row,
+        )
+        found = cursor.fetchone()
+    return int(found[0]) if found is not None and found[1] else None
 
 
 def sharing(connection: BaseDatabaseWrapper) -> str:
@@ -142,7 +212,14 @@ def sharing(connection: BaseDatabaseWrapper) -> str:
     return " FOR SHARE" if connection.features.has_select_for_update else ""
 
 
-def _finds(connection: BaseDatabaseWrapper, select: str, params: Sequence[Any]) -> bool:
+def _number(connection: BaseDatabaseWrapper, text: str, params: Mapping[str, Any]) -> int | None:
+    with connection.cursor() as cursor:
+        cursor.execute(text, params)
+        row = cursor.fetchone()
+    return None if row is None else int(row[0])
+
+
+def _finds(connection: BaseDatabaseWrapper, select: str, params: Sequence[Any] | Mapping[str, Any]) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(select, params)
         return cursor.fetchone() is not None
@@ -159,16 +236,8 @@ def hold_to_end(connection: BaseDatabaseWrapper, lease: Lease, begins: int) -> b
 
 
 def seen_token(connection: BaseDatabaseWrapper, lease: Lease) -> int | None:
-    """The highest token that the resource has seen, by a fresh look; None if it has seen none."""
-    # Under REPEATABLE READ a plain look inside MariaDB's transaction would be at what was there when it began.
-    share = sharing(connection) if connection.vendor == "mysql" and connection.in_atomic_block else ""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT last_token FROM {quoted('FencedResource')} WHERE namespace = %s AND name = %s{share}",
-            [lease.namespace, lease.resource],
-        )
-        row = cursor.fetchone()
-    return None if row is None else int(row[0])
+    """The highest token that the resource has seen, by a fresh look; the floor if it is unknown; None without either."""
+    return look(connection, lease.namespace, lease.resource).highest
 
 
 def take_write_lock(connection: BaseDatabaseWrapper) -> None:

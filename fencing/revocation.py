@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db import Error as DatabaseProblem
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import conf, history, tokens
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import LiveLease, Place
 from fencing.connections import autocommit
 from fencing.exceptions import LeaseBackendError, LeaseHeldError
+from fencing.floors import look
 from fencing.history import Attempt
 from fencing.maintenance import MAX_REASON, who
 from fencing.naming import check_resource
 from fencing.reigns import databases_of
 from fencing.resources import raise_row
-from fencing.tables import quoted
 
 # Each round that fails means that a newer grant, or an imported row, has a higher number than was drawn.
 ROUNDS = 20
@@ -114,7 +113,7 @@ def _raise_row(backend: LeaseBackend, place: Place, alias: str, number: int, mea
             if raise_row(connection, row, begins=0, bound=LOCK_BOUND) is not None:
                 history.record(connection, [attempt])
                 return True
-            seen = _seen(connection, config.namespace, place.resource)
+            seen = look(connection, config.namespace, place.resource).highest or 1
     except DatabaseProblem as error:
         detail = (
             f"the row of resource {place.resource!r} in database {alias!r} could not be raised, so the lease was left: "
@@ -123,13 +122,3 @@ def _raise_row(backend: LeaseBackend, place: Place, alias: str, number: int, mea
         raise LeaseBackendError(config.alias, detail) from error
     tokens.raise_above(backend, place, seen)
     return False
-
-
-def _seen(connection: BaseDatabaseWrapper, namespace: str, resource: str) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT last_token FROM {quoted('FencedResource')} WHERE namespace = %s AND name = %s",
-            [namespace, resource],
-        )
-        row = cursor.fetchone()
-    return 1 if row is None else int(row[0])

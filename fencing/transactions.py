@@ -31,7 +31,7 @@ from fencing.exceptions import (
 )
 from fencing.history import Attempt
 from fencing.mariadb import ensure_marked, forget_mark, has_snapshot, mark_transaction
-from fencing.once import Operation, as_json, check_operation, recorded
+from fencing.once import Operation, Recorded, as_json, check_operation, recorded
 from fencing.resources import pass_to_begin, seen_token
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class FencedTransaction:
             raise
         if found is not None:
             self._leave(connection, AlreadyAppliedError(self.operation or ""))
-            raise self._duplicate(connection, *found)
+            raise self._duplicate(connection, found)
         return self
 
     def __exit__(
@@ -115,8 +115,8 @@ class FencedTransaction:
             with self:
                 self.result = function(*args, **kwargs)
         except AlreadyAppliedError as applied:
-            if applied is not self._applied:
-                raise  # of another operation, which the body came upon
+            if applied is not self._applied or not applied.kept:
+                raise  # of another operation, which the body came upon, or there is no result to return
             return applied.result
         return self.result
 
@@ -149,17 +149,17 @@ class FencedTransaction:
             return
         found = recorded(connection, self.lease, task=self._task, key=self.operation)
         if found is not None:
-            raise self._duplicate(connection, *found)
+            raise self._duplicate(connection, found)
 
-    def _duplicate(self, connection: BaseDatabaseWrapper, digest: str, result: Any) -> Exception:
+    def _duplicate(self, connection: BaseDatabaseWrapper, found: Recorded) -> Exception:
         operation = self.operation or ""
-        if digest != self._digest:
-            return OperationMismatchError(operation, f"arguments {digest[:12]}", f"arguments {self._digest[:12]}")
+        if found.digest != self._digest:
+            return OperationMismatchError(operation, f"arguments {found.digest[:12]}", f"arguments {self._digest[:12]}")
         history.record_refusal(connection, self._attempt("duplicate", None, "once"))
-        self._applied = AlreadyAppliedError(operation, result)
+        self._applied = AlreadyAppliedError(operation, found.result, found.kept)
         return self._applied
 
-    def _enter(self, connection: BaseDatabaseWrapper) -> tuple[str, Any] | None:
+    def _enter(self, connection: BaseDatabaseWrapper) -> Recorded | None:
         """Nobody waits inside for longer than the lease has. How long it may idle is bounded with its first lock."""
         if limits_waits(connection):
             return enter(connection, self.lease, self._key())
@@ -196,7 +196,7 @@ class FencedTransaction:
         """The refusal with what a fresh look says about it, recorded; other errors as they are."""
         if isinstance(refusal, AlreadyAppliedError):
             found = recorded(connection, self.lease, task=self._task, key=refusal.operation)
-            return self._duplicate(connection, *found) if found else refusal
+            return self._duplicate(connection, found) if found else refusal
         if isinstance(refusal, StaleWriteError) and refusal.what == "transaction":
             return self._refused(connection, seen_token(connection, self.lease), "end")
         return refusal

@@ -24,6 +24,7 @@ from fencing.exceptions import (
     StaleWriteError,
     WriteRejectedError,
 )
+from fencing.floors import let_in
 from fencing.history import Attempt
 from fencing.leases import Lease
 from fencing.naming import ModelFence
@@ -72,6 +73,9 @@ def send(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: 
     """One statement where that can be; steps in one transaction elsewhere, and where Django wants something back."""
     one_column = len(write.fence.keys) == 1
     if connection.vendor == "postgresql" and one_column and not write.returning:
+        verdict = send_statement(connection, lease, write, token)
+        if verdict.passed or not let_in(connection, lease.namespace, lease.resource, lease.token):
+            return verdict
         return send_statement(connection, lease, write, token)
     return send_steps(connection, lease, write, token)
 

@@ -6,6 +6,7 @@ import logging
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -14,7 +15,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.connection import ConnectionDoesNotExist
 
-from fencing import history
+from fencing import conf, history
 from fencing.backends import get_backend
 from fencing.backends.base import LiveLease
 from fencing.conf import DEFAULT_ALIAS
@@ -22,6 +23,7 @@ from fencing.exceptions import FencingError, LeaseHeldError
 from fencing.maintenance import who
 from fencing.management import guards
 from fencing.management.output import as_json, as_table, as_time
+from fencing.pruning import prune
 from fencing.reigns import logged_reigns, open_reigns
 from fencing.revocation import Revocation, revoke
 from fencing.tokens import check_token, place_of
@@ -32,11 +34,11 @@ logger = logging.getLogger("fencing")
 class Command(BaseCommand):
     """One sub-command for each thing to do; each prints a table, or with ``--json`` one object."""
 
-    help = "Shows and revokes leases, shows and opens reigns, compares and installs guards."
+    help = "Shows and revokes leases, shows and opens reigns, compares and installs guards, forgets what is old."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """The sub-commands and their options."""
-        subs = parser.add_subparsers(dest="action", required=True, metavar="leases | reigns | revoke | guards")
+        subs = parser.add_subparsers(dest="action", required=True, metavar="leases | reigns | revoke | guards | prune")
         self._add(subs, "leases", self._leases, "the leases that exist now").add_argument(
             "--limit", type=_positive, default=1000, help="at most so many (default: %(default)s)"
         )
@@ -52,6 +54,9 @@ class Command(BaseCommand):
         )
         about = "compare the guards in the databases with the models; exit status 1 when one is amiss"
         guards.add_arguments(self._add(subs, "guards", self._guards, about, using=False))
+
+        pruning = self._add(subs, "prune", self._prune, "forget what the settings do not keep", using=False)
+        pruning.add_argument("--dry-run", action="store_true", help="only count")
 
     def handle(self, *, run: Callable[..., None], **options: Any) -> None:
         """Run the sub-command, and tell its errors as those of a command."""
@@ -158,6 +163,16 @@ class Command(BaseCommand):
             self.stdout.write(as_json({**shown, "removed": done.removed, "databases": list(done.databases)}))
             return
         self.stdout.write(_told(done))
+
+    def _prune(self, *, dry_run: bool, json: bool, **_options: Any) -> None:
+        if conf.retention() is None and conf.operation_retention() is None:
+            raise CommandError('Nothing has an end: set FENCING["RETENTION"] or FENCING["OPERATION_RETENTION"].')
+        done = list(prune(dry_run=dry_run))
+        if json:
+            self.stdout.write(as_json({"dry_run": dry_run, "pruned": [asdict(one) for one in done]}))
+            return
+        rows = [[one.database, one.what, one.rows, "" if one.floor is None else one.floor] for one in done]
+        self.stdout.write(as_table(["DATABASE", "FORGOTTEN", "WOULD GO" if dry_run else "ROWS", "FLOOR"], rows))
 
 
 def _shown(lease: LiveLease) -> dict[str, Any]:
