@@ -63,6 +63,10 @@ def let_in(connection: BaseDatabaseWrapper, namespace: str, name: str, token: in
 def create_floor(connection: BaseDatabaseWrapper, namespace: str) -> None:
     """Let the namespace have a floor, at 0 if it had none."""
     with connection.cursor() as cursor:
+        # MariaDB's INSERT would wait for whoever has locked the row that is there.
+        cursor.execute(f"SELECT 1 FROM {quoted('ResourceFloor')} WHERE namespace = %s", [namespace])
+        if cursor.fetchone():
+            return
         cursor.execute(
             f"INSERT INTO {quoted('ResourceFloor')} (namespace, token) VALUES (%s, 0) "
             f"{unless_there(connection, 'namespace')}",

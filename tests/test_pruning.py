@@ -1,0 +1,567 @@
+"""Pruning: what is old goes, and nothing that is forgotten opens a door, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from io import StringIO
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import OperationalError, connection, connections, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from fencing import AlreadyAppliedError, LeaseBackendError, StaleWriteError, history, lease, pruning
+from fencing.backends import get_backend
+from fencing.floors import create_floor, raise_floor
+from fencing.leases import Lease
+from fencing.models import FencedResource, FencedWrite, Operation, ResourceFloor, TokenGrant, TokenMark
+from fencing.pruning import prune
+from fencing.resources import raise_row
+from inventory_demo.models import Stock, StockDelta
+from tests.concurrency import BOUND, threads, wait_until, waiting_for_locks
+from tests.test_transactions import grant
+
+DAY = 86_400.0
+MARIA = pytest.mark.django_db(databases=["default", "maria"], transaction=True)
+pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
+
+
+@pytest.fixture(params=["default", "lite", pytest.param("maria", marks=MARIA)])
+def alias(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The database of the rows; the only one that is pruned."""
+    monkeypatch.setattr(pruning, "databases_of", lambda _using: [request.param])
+    return str(request.param)
+
+
+@pytest.fixture
+def keep(settings: Any) -> Callable[..., None]:
+    """A function that sets how many seconds history and operations are kept."""
+
+    def set_both(history: float | None = None, operations: float | None = None) -> None:
+        settings.FENCING = {**settings.FENCING, "RETENTION": history, "OPERATION_RETENTION": operations}
+
+    return set_both
+
+
+def pruned(**options: Any) -> dict[tuple[str, str], int]:
+    return {(one.database, one.what): one.rows for one in prune(**options)}
+
+
+def forget_resources(keep: Callable[..., None]) -> int:
+    """Forget every resource that no live lease needs; the floor."""
+    history.collect()
+    keep(operations=1e-6)
+    (floor,) = {one.floor for one in prune() if one.what == "resources"}
+    assert floor is not None
+    return floor
+
+
+def namespace() -> str:
+    return get_backend().config.namespace
+
+
+# History
+
+
+def a_write(age: float, outcome: str = "accepted") -> FencedWrite:
+    at = timezone.now() - timedelta(seconds=age)
+    return FencedWrite.objects.create(
+        namespace="n", token=1, grant_token=1, resource="r", action="update", outcome=outcome, at=at
+    )
+
+
+def test_history_is_kept_as_long_as_the_setting_says(keep: Callable[..., None]) -> None:
+    a_write(3 * DAY), a_write(3 * DAY, "stale")
+    young = a_write(DAY)
+    keep(history=2 * DAY)
+    assert pruned()["default", "writes"] == 2
+    assert FencedWrite.objects.get() == young
+
+
+def test_nothing_goes_without_a_retention(keep: Callable[..., None]) -> None:
+    a_write(3000 * DAY)
+    with lease("stock:42") as held:
+        held.once("x", lambda: 1)
+    assert pruned() == {}
+    keep(history=DAY)
+    assert ("default", "results") not in pruned() and ("default", "resources") not in pruned()
+    assert not FencedWrite.objects.filter(namespace="n").exists()
+    assert FencedResource.objects.exists() and Operation.objects.filter(result__isnull=False).exists()
+
+
+def test_dry_run_counts_and_changes_nothing(keep: Callable[..., None]) -> None:
+    a_write(3 * DAY)
+    held = grant()
+    held.once("x", lambda: 1)
+    history.collect()
+    keep(history=DAY, operations=1e-6)
+    assert pruned(dry_run=True) == {
+        ("default", "writes"): 1, ("default", "results"): 1, ("default", "resources"): 1, ("default", "grants"): 0,
+    }  # fmt: skip
+    assert FencedWrite.objects.filter(namespace="n").exists() and FencedResource.objects.exists()
+    assert Operation.objects.filter(result__isnull=False).exists() and not TokenMark.objects.exists()
+    assert ResourceFloor.objects.get().token == 0
+
+
+def test_grant_of_a_live_lease_stays_and_one_that_nobody_ended_goes(keep: Callable[..., None]) -> None:
+    history.collect()
+    TokenGrant.objects.all().delete()
+    with lease("stock:live") as live:
+        with lease("stock:ended"):
+            pass
+        history.collect()
+        TokenGrant.objects.create(
+            namespace=live.namespace, token=2**50, resource="stock:killed", holder="h", granted_at=timezone.now()
+        )
+        old = timezone.now() - timedelta(seconds=3 * DAY)
+        TokenGrant.objects.update(granted_at=old)
+        TokenGrant.objects.exclude(ended="").update(ended_at=old)
+        keep(history=DAY)
+        assert pruned()["default", "grants"] == 2
+        assert TokenGrant.objects.get().token == live.token
+    history.collect()
+    assert TokenGrant.objects.get().ended == "released"
+
+
+# Operations
+
+
+def test_pruned_operation_loses_its_result_and_keeps_its_key(alias: str, keep: Callable[..., None]) -> None:
+    """I5: a duplicate that comes after the retention takes no effect either, and is not told a false result."""
+    ran: list[str] = []
+    with grant().atomic("order-7", using=alias) as once:
+        ran.append("first")
+        once.result = {"left": 7}
+    grant().atomic("order-8", using=alias).call(lambda: ran.append("other"))
+    Operation.objects.using(alias).filter(key="order-7").update(applied_at=timezone.now() - timedelta(seconds=DAY))
+    keep(operations=DAY / 2)
+    done = [one.rows for one in prune() if (one.database, one.what) == (alias, "results")]
+    assert done == [1]
+    for _ in range(2):
+        with pytest.raises(AlreadyAppliedError, match="no longer kept") as caught:
+            grant().atomic("order-7", using=alias).call(ran.append, "again")
+        assert (caught.value.result, caught.value.kept) == (None, False)
+    assert grant().atomic("order-8", using=alias).call(ran.append, "again") is None
+    assert ran == ["first", "other"]
+
+
+def test_duplicates_while_results_are_pruned_take_effect_once(keep: Callable[..., None]) -> None:
+    keep(operations=1e-6)
+    Stock.objects.create(sku="42", quantity=0)
+    results: list[Any] = []
+
+    def work(number: int) -> None:
+        for turn in range(20):
+            with contextlib.suppress(AlreadyAppliedError, StaleWriteError):
+                results.append(grant(f"stock:{number}").once(f"key-{turn}", effect, turn))
+
+    def effect(turn: int) -> int:
+        StockDelta.objects.create(sku="42", delta=1, reason=str(turn), operation=uuid4().hex)
+        return turn
+
+    with threads() as start:
+        workers = [start(work, 7) for _ in range(3)]
+        while not all(worker.done() for worker in workers):
+            list(prune(batch=3))
+        for worker in workers:
+            worker.result(BOUND)
+    assert set(results) <= set(range(20))
+    assert StockDelta.objects.count() == StockDelta.objects.values("reason").distinct().count() > 0
+
+
+# Resources
+
+
+@pytest.fixture
+def stock(alias: str) -> Stock:
+    return Stock.objects.using(alias).create(sku="42", quantity=10)
+
+
+def save_row(held: Lease, alias: str) -> None:
+    Stock.objects.using(alias).get(sku="42").save(lease=held)
+
+
+def save_expression(held: Lease, alias: str) -> None:
+    one = Stock.objects.using(alias).get(sku="42")
+    one.quantity = F("quantity") - 1
+    one.save(lease=held, update_fields=["quantity"])
+
+
+def begin(held: Lease, alias: str) -> None:
+    with held.atomic(using=alias):
+        StockDelta.objects.using(alias).create(sku="42", delta=-1, reason="x", operation=str(held.token))
+
+
+def delete_row(held: Lease, alias: str) -> None:
+    Stock.objects.using(alias).get(sku="42").delete(lease=held)
+
+
+def update_rows(held: Lease, alias: str) -> None:
+    from fencing.scope import holding
+
+    with holding(held):
+        Stock.objects.using(alias).filter(sku="42").update(quantity=1)
+
+
+def delete_rows(held: Lease, alias: str) -> None:
+    from fencing.scope import holding
+
+    with holding(held):
+        Stock.objects.using(alias).filter(sku="42").delete()
+
+
+WAYS = [save_row, save_expression, begin, delete_row, update_rows, delete_rows]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_forgotten_resource_refuses_the_superseded_holder(
+    stock: Stock, alias: str, keep: Callable[..., None], way: Callable[[Lease, str], None]
+) -> None:
+    """I4: the row's own token knows nothing of the newer holder, who has only begun; the floor does."""
+    old, newer = grant(), grant()
+    newer.atomic(using=alias).call(lambda: None)
+    floor = forget_resources(keep)
+    assert floor >= newer.token and not FencedResource.objects.using(alias).exists()
+    with pytest.raises(StaleWriteError) as caught:
+        way(old, alias)
+    assert (caught.value.token, caught.value.seen) == (old.token, floor)
+    kept = Stock.objects.using(alias).get()
+    assert (kept.quantity, kept.last_token) == (10, 0)
+    assert not StockDelta.objects.using(alias).exists() and not FencedResource.objects.using(alias).exists()
+
+
+def test_forgotten_resource_refuses_to_create_a_row_again(stock: Stock, alias: str, keep: Callable[..., None]) -> None:
+    old, newer = grant(), grant()
+    delete_row(newer, alias)
+    forget_resources(keep)
+    with pytest.raises(StaleWriteError):
+        Stock(sku="42", quantity=1).save(using=alias, lease=old)
+    assert not Stock.objects.using(alias).exists()
+    Stock(sku="42", quantity=1).save(using=alias, lease=grant())
+    assert Stock.objects.using(alias).get().quantity == 1
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_forgotten_resource_lets_the_next_holder_in(
+    stock: Stock, alias: str, keep: Callable[..., None], way: Callable[[Lease, str], None]
+) -> None:
+    grant().atomic(using=alias).call(lambda: None)
+    forget_resources(keep)
+    held = grant()
+    way(held, alias)
+    assert FencedResource.objects.using(alias).get().last_token == held.token
+
+
+@pytest.mark.parametrize("alias", ["default"], indirect=True)
+def test_unknown_resource_costs_no_further_statement(stock: Stock, django_assert_num_queries: Any) -> None:
+    held, mine = grant(), Stock.objects.get()
+    with django_assert_num_queries(1):
+        mine.save(lease=held)
+    again = grant()
+    with django_assert_num_queries(1):
+        mine.save(lease=again)
+
+
+def test_live_lease_is_never_forgotten(stock: Stock, alias: str, keep: Callable[..., None]) -> None:
+    """However old its token is: the floor stays below, also where it has not written yet."""
+    with lease("stock:idle") as idle, lease("stock:42") as held:
+        begin(held, alias)
+        begin(grant("stock:other"), alias)
+        assert forget_resources(keep) < idle.token
+        assert FencedResource.objects.using(alias).count() == 2
+        save_row(held, alias)
+        begin(idle, alias)
+
+
+def test_resource_goes_once_a_mark_is_old_enough(keep: Callable[..., None]) -> None:
+    """Nothing has been collected, so that the tokens' age is known by the marks alone."""
+    begin(grant(), "default")
+    TokenGrant.objects.all().delete()
+    keep(operations=DAY)
+    assert pruned()["default", "resources"] == 0
+    TokenMark.objects.update(at=timezone.now() - timedelta(seconds=2 * DAY))
+    begin(grant("stock:43"), "default")
+    assert pruned()["default", "resources"] == 1
+    assert FencedResource.objects.get().name == "stock:43"
+    assert TokenMark.objects.count() == 2
+    TokenMark.objects.update(at=timezone.now() - timedelta(seconds=2 * DAY))
+    assert pruned()["default", "resources"] == 1
+    assert TokenMark.objects.count() == 2, "of the old marks the last one says all"
+
+
+def test_marks_of_several_counters_are_at_the_one_that_is_least_far(settings: Any) -> None:
+    backends = {"default": {**settings.FENCING["BACKENDS"]["default"], "PARTITIONS": 3, "NAMESPACE": "three"}}
+    settings.FENCING = {"BACKENDS": backends, "OPERATION_RETENTION": 1e-6}
+    settings.CACHES = {**settings.CACHES}
+    from fencing.tokens import draw
+
+    for _ in range(3):
+        drawn = [draw(get_backend(), f"stock:{number}") for number in range(30)]
+    list(prune())
+    assert 0 < TokenMark.objects.get().token < max(drawn)
+
+
+def test_prune_leaves_resources_while_the_store_does_not_answer(
+    keep: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: whoever holds a lease is not known, so no resource goes; history that needs no store does."""
+    begin(grant(), "default")
+    history.collect()
+    a_write(3 * DAY)
+    keep(history=DAY, operations=1e-6)
+    monkeypatch.setattr(
+        get_backend(), "live", lambda *args: (_ for _ in ()).throw(LeaseBackendError("default", "gone"))
+    )
+    with pytest.raises(LeaseBackendError):
+        list(prune())
+    assert FencedResource.objects.exists() and ResourceFloor.objects.get().token == 0
+    assert not FencedWrite.objects.filter(namespace="n").exists()
+
+
+def test_begun_transaction_whose_resource_is_forgotten_has_no_effect(stock: Stock, alias: str) -> None:
+    held = grant()
+    with pytest.raises(StaleWriteError), held.atomic(using=alias):
+        StockDelta.objects.using(alias).create(sku="42", delta=-1, reason="x", operation="x")
+        FencedResource.objects.using(alias).all().delete()
+    assert not StockDelta.objects.using(alias).exists()
+
+
+def test_opened_reign_counts_above_the_floor(keep: Callable[..., None]) -> None:
+    """After a backup the floor may be the highest number that the database knows."""
+    from fencing.reigns import logged_reigns, open_reigns
+
+    far = logged_reigns("default").ceiling + 10**6
+    raise_floor("default", namespace(), far)
+    open_reigns("default", by="test")
+    begin(grant(), "default")
+    assert FencedResource.objects.get().last_token > far
+
+
+def test_revocation_of_a_forgotten_resource_is_above_the_floor(keep: Callable[..., None]) -> None:
+    from fencing.reigns import logged_reigns
+    from fencing.revocation import revoke
+
+    far = logged_reigns("default").ceiling + 10**6
+    raise_floor("default", namespace(), far)
+    assert revoke("stock:42", "test").token > far
+
+
+# At the same time
+
+
+def test_old_statement_that_waits_while_its_resource_is_forgotten(keep: Callable[..., None]) -> None:
+    """Its own view still has the floor as it was: it has to read the present one, and lock it."""
+    Stock.objects.create(sku="42", quantity=10)
+    old, newer = grant(), grant()
+    begin(newer, "default")
+    mine = Stock.objects.get()
+    with threads() as start:
+        with transaction.atomic():
+            Stock.objects.select_for_update().get()
+            waiting = start(lambda: mine.save(lease=old))
+            wait_until(lambda: waiting_for_locks() == 1, "the old statement waits for the row")
+            assert start(forget_resources, keep).result(BOUND) >= newer.token
+        with pytest.raises(StaleWriteError):
+            waiting.result(BOUND)
+    assert Stock.objects.get().last_token == 0 and not FencedResource.objects.exists()
+
+
+@pytest.mark.parametrize("alias", ["default", pytest.param("maria", marks=MARIA)], indirect=True)
+def test_floor_waits_for_rows_that_were_created_below_it_and_holds_nobody_up(alias: str) -> None:
+    namespace = "floor"
+    create_floor(connections[alias], namespace)
+    with threads() as start:
+        with transaction.atomic(using=alias):
+            assert raise_row(connections[alias], [namespace, "a", 5, "h"], begins=0) is not None
+            raising = start(raise_floor, alias, namespace, 9)
+            with pytest.raises(OperationalError):
+                start(lambda: raise_floor(alias, namespace, 9, patience=0.2)).result(BOUND)
+            other = start(lambda: raise_row(connections[alias], [namespace, "b", 6, "h"], begins=1))
+            assert other.result(BOUND) is not None
+            assert not raising.done()
+        raising.result(BOUND)
+    assert ResourceFloor.objects.using(alias).get(namespace=namespace).token == 9
+    assert raise_row(connections[alias], [namespace, "c", 9, "h"], begins=0) is None
+    assert raise_row(connections[alias], [namespace, "c", 10, "h"], begins=0) is not None
+
+
+@pytest.mark.parametrize("alias", ["default", pytest.param("maria", marks=MARIA)], indirect=True)
+def test_row_that_somebody_holds_is_left(alias: str, keep: Callable[..., None], stock: Stock) -> None:
+    held = grant()
+    begin(held, alias)
+    begin(grant("stock:43"), alias)
+    with threads() as start:
+        with transaction.atomic(using=alias):
+            save_row(held, alias)
+            start(forget_resources, keep).result(BOUND)
+            assert [one.name for one in FencedResource.objects.using(alias).all()] == ["stock:42"]
+        start(forget_resources, keep).result(BOUND)
+    assert not FencedResource.objects.using(alias).exists()
+
+
+def test_several_at_once_forget_every_row_once(keep: Callable[..., None]) -> None:
+    for _ in range(300):
+        a_write(3 * DAY)
+    keep(history=DAY)
+    with threads() as start:
+        done = [start(lambda: pruned(batch=20)) for _ in range(4)]
+        assert sum(one.result(BOUND)["default", "writes"] for one in done) == 300
+    assert not FencedWrite.objects.filter(namespace="n").exists()
+
+
+@pytest.mark.parametrize("alias", ["default", pytest.param("maria", marks=MARIA)], indirect=True)
+def test_holders_at_work_while_resources_are_forgotten(alias: str, keep: Callable[..., None]) -> None:
+    """At random: whoever begins is the newest, every accepted delta counts, and no older one lands after a newer."""
+    keep(operations=1e-6)
+    skus = ["1", "2", "3"]
+    for sku in skus:
+        Stock.objects.using(alias).create(sku=sku, quantity=0)
+
+    def work(number: int) -> int:
+        accepted = 0
+        for turn in range(12):
+            sku = skus[(number + turn) % 3]
+            held = grant(f"stock:{sku}")
+            try:
+                held.atomic(f"{number}-{turn}", using=alias).call(add_one, sku, held)
+            except (StaleWriteError, OperationalError):
+                continue
+            accepted += 1
+        return accepted
+
+    def add_one(sku: str, held: Lease) -> None:
+        one = Stock.objects.using(alias).get(sku=sku)
+        one.quantity += 1
+        one.save(lease=held)
+        StockDelta.objects.using(alias).create(sku=sku, delta=1, reason="x", operation=str(held.token))
+
+    with threads() as start:
+        workers = [start(work, number) for number in range(4)]
+        while not all(worker.done() for worker in workers):
+            history.collect()
+            list(prune(batch=2))
+        accepted = sum(worker.result(60) for worker in workers)
+    rows = Stock.objects.using(alias).values_list("quantity", flat=True)
+    assert sum(rows) == StockDelta.objects.using(alias).count() == accepted > 0
+    for sku in skus:
+        tokens = [int(one.operation) for one in StockDelta.objects.using(alias).filter(sku=sku).order_by("pk")]
+        assert tokens == sorted(tokens)
+
+
+# Floors
+
+
+def test_without_a_floor_nothing_gets_in_until_there_is_one(stock: Stock, alias: str) -> None:
+    """Somebody emptied the table, or the namespace is new: the first holder creates the floor and gets in."""
+    ResourceFloor.objects.using(alias).all().delete()
+    save_row(grant(), alias)
+    ResourceFloor.objects.using(alias).all().delete()
+    FencedResource.objects.using(alias).all().delete()
+    begin(grant(), alias)
+    assert ResourceFloor.objects.using(alias).get().token == 0
+
+
+def test_floor_that_comes_while_a_statement_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its view has none, a look afterwards finds one: it is sent again instead of being refused."""
+    ResourceFloor.objects.all().delete()
+    Stock.objects.create(sku="42", quantity=10)
+    held, mine = grant(), Stock.objects.get()
+    with threads() as start:
+        with transaction.atomic():
+            Stock.objects.select_for_update().get()
+            waiting = start(lambda: mine.save(lease=held))
+            wait_until(lambda: waiting_for_locks() == 1, "the statement waits for the row")
+            start(lambda: create_floor(connection, held.namespace)).result(BOUND)
+        waiting.result(BOUND)
+    assert Stock.objects.get().last_token == held.token
+
+
+def test_floors_come_with_the_tables() -> None:
+    ResourceFloor.objects.all().delete()
+    call_command("flush", interactive=False, verbosity=0)
+    assert ResourceFloor.objects.get().namespace == namespace()
+
+
+def test_migrations_go_back_and_forth() -> None:
+    try:
+        call_command("migrate", "fencing", "0003", verbosity=0)
+        assert "fencing_resourcefloor" not in connection.introspection.table_names()
+    finally:
+        call_command("migrate", "fencing", verbosity=0)
+    assert ResourceFloor.objects.get().token == 0
+
+
+# The command
+
+
+def told(*args: str) -> str:
+    out = StringIO()
+    call_command("fencing", "prune", *args, stdout=out)
+    return out.getvalue()
+
+
+def test_command_prints_what_it_did(keep: Callable[..., None]) -> None:
+    a_write(3 * DAY)
+    with pytest.raises(CommandError, match="RETENTION"):
+        told()
+    keep(history=DAY)
+    assert json.loads(told("--dry-run", "--json")) == {
+        "dry_run": True,
+        "pruned": [
+            {"database": "default", "what": "writes", "rows": 1, "floor": None},
+            {"database": "default", "what": "grants", "rows": 0, "floor": None},
+        ],
+    }
+    assert "WOULD GO" in told("--dry-run")
+    assert FencedWrite.objects.filter(namespace="n").exists()
+    keep(history=DAY, operations=DAY)
+    lines = told().splitlines()
+    assert lines[0].split() == ["DATABASE", "FORGOTTEN", "ROWS", "FLOOR"]
+    assert [line.split() for line in lines[1:]] == [
+        ["default", "writes", "1", "-"], ["default", "results", "0", "-"],
+        ["default", "grants", "0", "-"], ["default", "resources", "0", "0"],
+    ]  # fmt: skip
+    assert not FencedWrite.objects.filter(namespace="n").exists()
+
+
+def test_command_refuses_inside_a_transaction(keep: Callable[..., None]) -> None:
+    keep(history=DAY)
+    with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
+        list(prune())
+
+
+@pytest.mark.parametrize("value", [0, -1, "5", float("nan"), True])
+def test_settings_that_cannot_be(settings: Any, value: Any) -> None:
+    from fencing.checks import check_settings
+
+    for key in ("RETENTION", "OPERATION_RETENTION"):
+        settings.FENCING = {"BACKENDS": settings.FENCING["BACKENDS"], key: value}
+        (error,) = check_settings()
+        assert error.id == "fencing.E001" and key in error.msg
+
+
+def test_history_without_an_end_is_said_before_deployment(settings: Any) -> None:
+    from fencing.checks import check_retention
+
+    assert [one.id for one in check_retention()] == ["fencing.W003"]
+    settings.FENCING = {**settings.FENCING, "RETENTION": timedelta(days=30)}
+    assert check_retention() == []
+    settings.FENCING = {**settings.FENCING, "RETENTION": None, "RECORD": "none"}
+    assert check_retention() == []
+
+
+def test_holder_of_an_unreachable_past_is_refused_once_and_let_in_by_the_next_grant(keep: Callable[..., None]) -> None:
+    """A live holder whose counter is behind the floor: the numbers are raised, and the next grant passes."""
+    far = grant().token + 1000
+    raise_floor("default", namespace(), far)
+    with lease("stock:42") as held, pytest.raises(StaleWriteError):
+        begin(held, "default")
+    with lease("stock:42") as next_one:
+        assert next_one.token > far
+        begin(next_one, "default")
