@@ -490,7 +490,7 @@ def test_floors_come_with_the_tables() -> None:
 
 def test_migrations_go_back_and_forth() -> None:
     try:
-        call_command("migrate", "fencing", "0003", verbosity=0)
+        call_command("migrate", "fencing", "0004", verbosity=0)
         assert "fencing_resourcefloor" not in connection.introspection.table_names()
     finally:
         call_command("migrate", "fencing", verbosity=0)
