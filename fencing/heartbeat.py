@@ -96,7 +96,7 @@ class Schedule:
 
     def _sleep(self, seconds: float) -> None:
         self._wakes_at = monotonic() + seconds
-        self._changed.wait(seconds)
+        self._changed.wait(min(seconds, threading.TIMEOUT_MAX))
         self._wakes_at = 0.0
 
 

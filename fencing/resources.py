@@ -256,5 +256,5 @@ def bound_idling(connection: BaseDatabaseWrapper, lease: Lease) -> None:
 
 
 def milliseconds(seconds: float) -> str:
-    """``seconds`` as PostgreSQL takes them; at least 1 ms, because 0 means no bound at all."""
-    return f"{max(1, round(seconds * 1000))}ms"
+    """``seconds`` as PostgreSQL takes them: at least 1 ms, because 0 means no bound at all, and 24 days at most."""
+    return f"{min(2**31 - 1, max(1, round(seconds * 1000)))}ms"

@@ -648,7 +648,7 @@ MUTANTS = (
         file="fencing/acquiring.py",
         old="    holder = token_hex(16)\n",
         new='    holder = "the same"\n',
-        tests=(LEASES + "test_every_grant_has_a_higher_token_and_a_holder_of_its_own",),
+        tests=(LEASES + "test_late_release_of_an_earlier_grant_spares_the_next_one_of_the_same_caller",),
     ),
     Mutant(
         name="the heartbeat of a forked child is its own",
@@ -656,6 +656,34 @@ MUTANTS = (
         old="        os.register_at_fork(after_in_child=self._start_empty)\n",
         new="",
         tests=(LEASES + "test_forked_child_renews_by_a_thread_of_its_own",),
+    ),
+    Mutant(
+        name="two databases share no keys in one store",
+        file="fencing/ranges.py",
+        old="_insert_row(cursor, config, secrets.token_hex(8))",
+        new='_insert_row(cursor, config, "0" * 16)',
+        tests=("tests/test_tokens.py::test_s12_two_databases_with_the_same_namespace_share_nothing_in_one_store",),
+    ),
+    Mutant(
+        name="a lease that was released is not entered again",
+        file="fencing/scope.py",
+        old="    return tuple(lease for lease in _held.get() if lease.is_mine())\n",
+        new="    return _held.get()\n",
+        tests=("tests/test_async.py::test_task_that_is_still_inside_at_the_outer_exit_holds_nothing",),
+    ),
+    Mutant(
+        name="the heartbeat outlives a ttl without end",
+        file="fencing/heartbeat.py",
+        old="min(seconds, threading.TIMEOUT_MAX)",
+        new="seconds",
+        tests=(LEASES + "test_heartbeat_that_has_nothing_to_do_for_ages_serves_who_comes",),
+    ),
+    Mutant(
+        name="a database's bounds have a bound",
+        file="fencing/resources.py",
+        old="min(2**31 - 1, max(1, round(seconds * 1000)))",
+        new="max(1, round(seconds * 1000))",
+        tests=(LEASES + "test_endless_ttl_breaks_neither_writes_nor_the_renewal_of_others",),
     ),
     Mutant(
         name="a ttl is rounded up, never to nothing",

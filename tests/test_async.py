@@ -11,7 +11,15 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection
 from django.test import TestCase
 
-from fencing import LeaseHeldError, ResourceMismatchError, StaleReadError, current_lease, lease
+from fencing import (
+    LeaseHeldError,
+    LeaseLostError,
+    LeaseRequiredError,
+    ResourceMismatchError,
+    StaleReadError,
+    current_lease,
+    lease,
+)
 from fencing.backends import get_backend
 from fencing.heartbeat import beats
 from fencing.scope import held_leases
@@ -196,6 +204,39 @@ def test_cancelled_body_gives_its_lease_back() -> None:
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working
+
+    run(body)
+    assert holder_of("stock:42") is None
+
+
+def test_task_that_is_still_inside_at_the_outer_exit_holds_nothing() -> None:
+    """L7: the entry that acquired releases, whatever is still inside, and nobody renews it any more."""
+    Stock.objects.create(sku="42", quantity=10)
+
+    async def body() -> None:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def child() -> None:
+            async with lease("stock:42") as again:
+                inside.set()
+                await go_on.wait()
+                assert not again.is_held() and current_lease() is None
+                stock = await Stock.objects.aget(sku="42")
+                with pytest.raises(LeaseRequiredError):
+                    await stock.asave()
+                with pytest.raises(LeaseLostError, match="released"):
+                    await sync_to_async(again.advance)()
+                with pytest.raises(LeaseHeldError):
+                    await lease("stock:42").__aenter__()
+
+        async with lease("stock:42") as held:
+            late = asyncio.create_task(child())
+            await inside.wait()
+        assert held not in beats._entries
+        async with lease("stock:42") as newer:
+            go_on.set()
+            await late
+            assert await sync_to_async(holder_of)("stock:42") == newer.holder
 
     run(body)
     assert holder_of("stock:42") is None

@@ -13,7 +13,16 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
-from fencing import LeaseBackendError, LeaseHeldError, LeaseLostError, StaleWriteError, lease, revocation, tokens
+from fencing import (
+    LeaseBackendError,
+    LeaseHeldError,
+    LeaseLostError,
+    StaleWriteError,
+    history,
+    lease,
+    revocation,
+    tokens,
+)
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import Granted, HolderInfo, NeedsRange, Place
 from fencing.management.output import as_table, as_time
@@ -99,6 +108,23 @@ def test_leases_are_listed_with_who_holds_them_and_for_how_long(backend: LeaseBa
         assert "--limit" in run("leases", "--limit", 1)
     assert shown("leases")["leases"] == []
     assert run("leases").strip() == "Nobody holds a lease."
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "lite"])
+@pytest.mark.parametrize("database", ["default", "lite"])
+def test_projects_without_time_zones(backend: LeaseBackend, settings: Any, database: str) -> None:
+    """C26: with USE_TZ off Django's times are naive, and SQLite takes no others."""
+    settings.FENCING = {"BACKENDS": {"default": {**settings.FENCING["BACKENDS"]["default"], "DATABASE": database}}}
+    settings.USE_TZ = False
+    with lease("stock:42", ttl=20) as held:
+        [found] = shown("leases")["leases"]
+        assert 0 <= found["age"] < 10 and found["token"] == held.token
+        assert "stock:42" in run("leases")
+    history.collect("default")
+    grant = TokenGrant.objects.using(database).get(namespace=held.namespace, token=held.token)
+    assert grant.ended == "released" and grant.granted_at is not None
+    assert abs((grant.granted_at - held.granted_at).total_seconds()) < 10
+    assert len(shown("reigns")["reigns"]) == 1 and "reserved up to 10" in run("reigns")
 
 
 # --- reigns

@@ -229,6 +229,16 @@ def test_deadline_counts_from_before_the_request(monkeypatch: pytest.MonkeyPatch
         assert held.remaining() < left + 0.02
 
 
+def test_late_release_of_an_earlier_grant_spares_the_next_one_of_the_same_caller() -> None:
+    """S17: it was on its way all the time, in a connection that was given up."""
+    with lease("stock:42") as first:
+        pass
+    with lease("stock:42") as second:
+        assert not first._backend.release(first._place, first.holder, first.token)
+        assert holder_of("stock:42") == second.holder
+        second.renew()
+
+
 def test_heartbeat_survives_a_failed_call(monkeypatch: pytest.MonkeyPatch, lost: list[Any]) -> None:
     """C02 a"""
     backend = get_backend()
@@ -440,6 +450,31 @@ def test_ttl_that_can(ttl: Any, most: float) -> None:
         assert 0 < left_in_store("stock:42") <= most
         held.renew()
         assert 0 < left_in_store("stock:42") <= most
+
+
+def test_heartbeat_that_has_nothing_to_do_for_ages_serves_who_comes() -> None:
+    schedule, done = Schedule("test-heartbeat"), threading.Event()
+    schedule.add("endless", lambda: None, 1e12)
+    try:
+        wait_until(lambda: schedule._wakes_at, "it sleeps")
+        schedule.add("soon", done.set, 0.0)
+        assert done.wait(5)
+    finally:
+        schedule.remove("endless")
+
+
+@pytest.mark.parametrize("ttl", [timedelta(days=40), 1e12])
+def test_endless_ttl_breaks_neither_writes_nor_the_renewal_of_others(ttl: Any) -> None:
+    """C28: databases and threads wait for less than that."""
+    stock = Stock.objects.create(sku="42")
+    with lease("stock:42", ttl=ttl) as held, lease("stock:43", ttl=0.6) as other:
+        with held.atomic():
+            stock.save()
+        with transaction.atomic():
+            stock.save()
+        end = other._deadline
+        wait_until(lambda: other._deadline > end or not other.is_held(), "the other one is renewed")
+        assert other.is_held() and held.is_held()
 
 
 def test_tiny_ttl_is_rounded_up_and_never_endless() -> None:

@@ -310,6 +310,22 @@ def test_two_namespaces_share_nothing(valkey: PrivateValkey, settings: Any) -> N
     assert row_of(first).space != row_of(second).space
 
 
+@pytest.mark.django_db(databases=["default", "lite"])
+def test_s12_two_databases_with_the_same_namespace_share_nothing_in_one_store(
+    valkey: PrivateValkey, settings: Any
+) -> None:
+    """Staging and production on one Redis: neither keeps the other from a lease, and neither counts on the other's."""
+    production = configure(settings, valkey.url())
+    place, answer = tokens.acquire(production, "stock:42", "production", 30.0, NOBODY)
+    assert isinstance(answer, Granted)
+    staging = configure(settings, valkey.url(), NAMESPACE=production.config.namespace, DATABASE="lite")
+    assert grant(staging, holder="staging") == 1, "it is free here"
+    assert [one.holder for one in production.live(place.space, 0, 10)] == ["production"]
+    raw(staging).delete(counter(tokens.place_of(staging, "stock:42")))
+    assert grant(staging, fresh()) == 11
+    assert tokens.advance(production, place, "production") == Granted(token=2, reign=answer.reign)
+
+
 @pytest.mark.django_db
 def test_a_row_that_vanished_comes_back_with_the_same_id(backend: LeaseBackend) -> None:
     """What the end of a test does to a process that goes on."""

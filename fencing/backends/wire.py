@@ -7,6 +7,8 @@ import math
 import re
 from datetime import UTC, datetime
 
+from django.conf import settings
+
 from fencing.backends.base import GrantEvent, HolderInfo
 
 
@@ -26,8 +28,8 @@ def milliseconds(ttl: float) -> int:
 
 
 def moment(unix_milliseconds: str) -> datetime:
-    """The time of a grant, or of a line of the stream."""
-    return datetime.fromtimestamp(int(unix_milliseconds) / 1000, UTC)
+    """The time of a grant, or of a line of the stream, as Django's own ``timezone.now()`` would tell it."""
+    return datetime.fromtimestamp(int(unix_milliseconds) / 1000, UTC if settings.USE_TZ else None)
 
 
 def packed(info: HolderInfo) -> str:

@@ -141,10 +141,16 @@ def test_every_way_to_end_undoes_the_body_and_leaves_nothing_behind(
     app.control.revoke(result.id)
 
 
-def test_killed_child_leaves_a_lease_that_ends_by_itself(worker: Worker, article: Article) -> None:
-    worker.send(tasks.at_gate, article.sku)
+@pytest.mark.parametrize("how", ["SIGKILL", "time limit"])
+def test_killed_child_leaves_a_lease_that_ends_by_itself(worker: Worker, article: Article, how: str) -> None:
+    """C04: nothing is cleaned up by hand, and no lease is without an end."""
+    killed = worker.send(tasks.at_gate, article.sku, **({"time_limit": 1} if how == "time limit" else {}))
     first = article.report()
-    os.kill(first["pid"], signal.SIGKILL)
+    if how == "SIGKILL":
+        os.kill(first["pid"], signal.SIGKILL)
+    assert reaches(killed, "FAILURE")
+    left = article.live()
+    assert left is None or 0 < left.remaining <= tasks.TTL
     assert worker.send(tasks.retrying, article.sku).get(timeout=20) == 9
     assert article.report()["token"] > first["token"]
     assert article.quantity == 9

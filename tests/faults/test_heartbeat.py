@@ -15,11 +15,13 @@ from uuid import uuid4
 
 import pytest
 
-from fencing import heartbeat, lease
+from fencing import heartbeat, history, lease
 from fencing.backends import get_backend
 from fencing.backends.base import LiveLease
 from fencing.heartbeat import Schedule, beats
+from fencing.models import FencedWrite
 from fencing.tokens import place_of
+from inventory_demo.models import Stock
 from tests.concurrency import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -163,3 +165,31 @@ def test_leases_of_greenlets_are_renewed(process_environment: dict[str, str]) ->
 @pytest.mark.slow
 def test_greenlets_that_wait_are_woken_and_block_no_other(process_environment: dict[str, str]) -> None:
     assert len(run("waiting_greenlets", process_environment)) == 6
+
+
+@pytest.mark.slow
+def test_greenlet_that_starves_its_heartbeat_is_refused(process_environment: dict[str, str], tmp_path: Path) -> None:
+    """C01, in a worker with its pool of greenlets: the lease ends, somebody newer writes, the late write is refused."""
+    stock = Stock.objects.create(sku=uuid4().hex[:8], quantity=10)
+    flag = tmp_path / "written"
+    program = [sys.executable, "-m", "tests.faults.busy_greenlet", stock.sku, str(flag)]
+    with subprocess.Popen(program, env=process_environment, cwd=ROOT, stdout=subprocess.PIPE, text=True) as busy:
+        try:
+            assert busy.stdout is not None
+            old = int(busy.stdout.readline())
+            with lease(stock, ttl=30, wait=20) as newer:
+                stock.refresh_from_db()
+                stock.quantity = 7
+                stock.save()
+                flag.touch()
+                told, _ = busy.communicate(timeout=60)
+                found = live(newer.resource)
+                assert found is not None and found.holder == newer.holder, "its exit spares the lease of the other"
+        finally:
+            busy.kill()
+    assert told.strip() == f"{old} refused by {newer.token}, believed: False"
+    stock.refresh_from_db()
+    assert (stock.quantity, stock.last_token) == (7, newer.token)
+    history.collect("default")
+    writes = FencedWrite.objects.filter(resource=newer.resource, action="update").order_by("id")
+    assert [(one.outcome, one.token) for one in writes] == [("accepted", newer.token), ("stale", old)]
