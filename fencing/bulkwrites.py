@@ -173,9 +173,10 @@ def update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:
 
 
 def _only_lease(fence: ModelFence) -> Lease | None:
-    """The lease that is held for the model's rows, if it is the only one and no refusal under it is to be mended."""
+    """The lease to write the model's rows under, if only one resource is held and no refusal is to be mended."""
     held = [lease for lease in held_leases() if lease.using == fence.using]
-    return held[0] if len(held) == 1 and not held[0].refused else None
+    only = len({lease.resource for lease in held}) == 1 and not held[-1].refused
+    return held[-1] if only else None
 
 
 def update_rows(

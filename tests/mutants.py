@@ -20,6 +20,7 @@ from queue import SimpleQueue
 
 from inventory_demo.server_addresses import CHECKOUT, addresses
 from inventory_demo.servers import running
+from tests import mariadb
 
 # One more than the processors of a small machine, because the tests wait as often as they work.
 PARALLEL = 3
@@ -58,6 +59,8 @@ REIGNS = "tests/backends/test_reigns.py"
 WAITING = "tests/test_waiting.py::"
 QUEUES = "tests/backends/test_waiting.py::"
 CONTRACT = "tests/backends/test_contract.py::"
+MARIADB = "tests/test_mariadb.py::"
+MARIADB_STORE = "tests/backends/test_mariadb.py::"
 REDIS = "tests/backends/test_redis.py::"
 DATABASE = "tests/backends/test_database.py::"
 COMMANDS = "tests/test_commands.py::"
@@ -277,7 +280,7 @@ MUTANTS = (
         file="fencing/manyrows.py",
         old="(seen < %(token)s AND (",
         new="((",
-        tests=(MANY + "test_update_by_a_superseded_holder",),
+        tests=("tests/writes/test_many_at_once.py::test_row_fence_alone_refuses",),
     ),
     Mutant(
         name="the rows' own resource (many rows in one statement)",
@@ -849,6 +852,160 @@ MUTANTS = (
         new="",
         tests=(DATABASE + "test_a_connection_that_broke_is_replaced",),
     ),
+    Mutant(
+        name="names compare byte by byte (MariaDB)",
+        file="fencing/migrations/0003_binary_names.py",
+        old="COLLATE utf8mb4_nopad_bin",
+        new="COLLATE utf8mb4_general_ci",
+        tests=(MARIADB_STORE + "test_names_compare_byte_by_byte",),
+    ),
+    Mutant(
+        name="a lease's time passes while a statement waits (MariaDB)",
+        file="fencing/backends/database_mariadb.py",
+        old="UNIX_TIMESTAMP(SYSDATE(6))",
+        new="UNIX_TIMESTAMP(NOW(6))",
+        tests=(MARIADB_STORE + "test_a_renewal_that_waited_past_the_end_is_refused",),
+    ),
+    Mutant(
+        name="a lease's time does not depend on summer time (MariaDB)",
+        file="fencing/backends/database_mariadb.py",
+        old="SET STATEMENT time_zone = '+00:00', innodb",
+        new="SET STATEMENT innodb",
+        tests=(MARIADB_STORE + "test_clocks_that_are_put_back_change_nothing",),
+    ),
+    Mutant(
+        name="another start is another server (MariaDB)",
+        file="fencing/backends/database_mariadb.py",
+        old="CONCAT(UNIX_TIMESTAMP() - CAST(VARIABLE_VALUE AS SIGNED), '-', ",
+        new="CONCAT('-', ",
+        tests=("tests/backends/test_mariadb_server.py",),
+    ),
+    Mutant(
+        name="one after the other counts (MariaDB)",
+        file="fencing/backends/database_mariadb.py",
+        old="AND next <= ceiling FOR UPDATE",
+        new="AND next <= ceiling",
+        tests=(MARIADB_STORE + "test_two_that_find_the_lease_free_get_it_once",),
+    ),
+    Mutant(
+        name="who has waited for the counter looks at the lease again (MariaDB)",
+        file="fencing/backends/database_mariadb.py",
+        old="IF issued IS NOT NULL AND others = 0 THEN",
+        new="IF issued IS NOT NULL THEN",
+        tests=(MARIADB_STORE + "test_two_that_find_the_lease_free_get_it_once",),
+    ),
+    Mutant(
+        name="an advance looks at the lease again (MariaDB)",
+        file="fencing/backends/database_mariadb.py",
+        old="IF others = 1 THEN {self._count()}; ELSE",
+        new="IF issued IS NOT NULL THEN {self._count()}; ELSE",
+        tests=(MARIADB_STORE + "test_an_advance_that_waited_is_lost_when_the_lease_was_revoked_meanwhile",),
+    ),
+    Mutant(
+        name="what is told counts inside a transaction only (MariaDB)",
+        file="fencing/guard_sql.py",
+        old="'^[0-9]{1,16}$' AND @@in_transaction\n",
+        new="'^[0-9]{1,16}$'\n",
+        tests=("tests/guards/test_refusals.py::test_mariadb_variables_count_inside_a_transaction_only",),
+    ),
+    Mutant(
+        name="what is told ends with its block (MariaDB)",
+        file="fencing/lifting.py",
+        old="set_in_any_case(connection, f\"@fencing_{setting} = {'NULL' if before is None else int(before)}\")",
+        new="pass",
+        tests=("tests/guards/test_refusals.py::test_mariadb_nothing_told_reaches_the_next_user_of_the_connection",),
+    ),
+    Mutant(
+        name="what is told ends with its transaction (MariaDB)",
+        file="fencing/lifting.py",
+        old="connection.execute_wrappers.insert(0, _set_back_first)",
+        new="pass",
+        tests=("tests/guards/test_refusals.py::test_lift_that_is_never_left_ends_with_the_transaction",),
+    ),
+    Mutant(
+        name="a pool hands on what nobody was told (MariaDB)",
+        file="fencing/lifting.py",
+        old='    if connection.vendor == "mysql":\n        set_in_any_case(connection, NOTHING)',
+        new="    return",
+        tests=("tests/guards/test_refusals.py::test_mariadb_pool_below_django_hands_on_a_clean_connection",),
+    ),
+    Mutant(
+        name="a connection that cannot be cleaned is closed (MariaDB)",
+        file="fencing/databases.py",
+        old="        connection.close()\n        raise",
+        new="        return",
+        tests=("tests/guards/test_refusals.py::test_mariadb_connection_that_cannot_be_cleaned_is_closed",),
+    ),
+    Mutant(
+        name="rows are read as they are (MariaDB)",
+        file="fencing/databases.py",
+        old="return rows.select_for_update(no_key=weaker)",
+        new="return rows",
+        tests=(MARIADB + "test_s1_old_statement_that_waited_for_the_row_is_refused",),
+    ),
+    Mutant(
+        name="the rows that match are found as they are (MariaDB)",
+        file="fencing/bulkwrites.py",
+        old='matched = [row["pk"] for row in locked(matched)]',
+        new="pass",
+        tests=(MARIADB + "test_rows_that_match_only_since_the_snapshot_are_judged_too",),
+    ),
+    Mutant(
+        name="a row of a newer holder is not raised (MariaDB)",
+        file="fencing/resources.py",
+        old='f"last_token = %(grant_token)s WHERE {place} AND {PASSES.format(table=table)}"',
+        new='f"last_token = %(grant_token)s WHERE {place}"',
+        tests=(MARIADB + "test_superseded_holder_cannot_begin",),
+    ),
+    Mutant(
+        name="the resource's row is shared as it is (MariaDB)",
+        file="fencing/resources.py",
+        old='return " LOCK IN SHARE MODE"',
+        new='return ""',
+        tests=(MARIADB + "test_s1_begin_waits_for_a_write_of_an_older_holder",),
+    ),
+    Mutant(
+        name="a refusal says what is there now (MariaDB)",
+        file="fencing/floors.py",
+        old='share = " LOCK IN SHARE MODE" if connection.vendor == "mysql" and connection.in_atomic_block else ""',
+        new='share = ""',
+        tests=(MARIADB + "test_i4_newer_holder_that_has_only_begun_is_noticed_in_the_snapshot",),
+    ),
+    Mutant(
+        name="a begin waits no longer than the lease has (MariaDB)",
+        file="fencing/resources.py",
+        old='before = "" if bound is None else waiting_at_most(bound)',
+        new='before = ""',
+        tests=(MARIADB + "test_begin_waits_no_longer_than_the_lease_has",),
+    ),
+    Mutant(
+        name="a statement inside waits no longer than the lease has (MariaDB)",
+        file="fencing/mariadb.py",
+        old="innodb_lock_wait_timeout = LEAST({WAIT}, {whole_seconds(lease.remaining())})",
+        new="innodb_lock_wait_timeout = {WAIT}",
+        tests=(MARIADB + "test_lock_waits_inside_end_with_the_lease_and_bounds_are_set_back",),
+    ),
+    Mutant(
+        name="the end is in the transaction of the beginning (MariaDB)",
+        file="fencing/mariadb.py",
+        old='cursor.execute(f"RELEASE SAVEPOINT {mark}")',
+        new="pass",
+        tests=(MARIADB + "test_body_that_swallowed_a_deadlock_has_no_effect",),
+    ),
+    Mutant(
+        name="a begin comes before the snapshot (MariaDB)",
+        file="fencing/transactions.py",
+        old="and has_snapshot(connection):",
+        new="and False:",
+        tests=(MARIADB + "test_second_begin_must_come_before_the_snapshot",),
+    ),
+    Mutant(
+        name="an upsert meets rows of its own resource only (MariaDB)",
+        file="fencing/querysets.py",
+        old="keys = list(unique_keys(fence.owner, with_pk=any(obj.pk is not None for obj in objs)))",
+        new="keys = []",
+        tests=(MANY + "test_upsert[maria]",),
+    ),
 )
 
 
@@ -932,8 +1089,11 @@ def try_mutant(mutant: Mutant, runners: Runners) -> tuple[bool, str]:
 def main() -> int:
     """Try the untouched copy and every mutant; print caught/total."""
     with running(), ExitStack() as stack:
+        if not mariadb.reason_to_lack():
+            stack.enter_context(mariadb.running())
         environment = {
             **os.environ,
+            "MARIADB_URL": mariadb.url(),
             "DATABASE_URL": database_url(),
             "REDIS_URL": addresses().redis(0),
             "DJANGO_SETTINGS_MODULE": "tests.settings",

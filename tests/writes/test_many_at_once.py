@@ -11,7 +11,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import F, Value
 from django.db.models.functions import Concat
 
-from fencing import ResourceMismatchError, StaleWriteError, lease
+from fencing import ResourceMismatchError, StaleWriteError, lease, unfenced
 from fencing.models import FencedWrite
 from fencing.scope import holding
 from tests.concurrency import threads, wait_until, waiting_for_locks
@@ -76,6 +76,17 @@ def test_rows_of_another_resource(crate: Crate) -> None:
     with lease(crate), pytest.raises(ResourceMismatchError):
         Crate.objects.update(weight=5)
     assert set(Crate.objects.values_list("weight", "last_token")) == {(1, 0)}
+
+
+def test_row_fence_alone_refuses(crate: Crate) -> None:
+    """The resource has seen nobody newer, but one of its rows has."""
+    with unfenced("another program's number"):
+        crate.save()
+    with lease(crate) as held:
+        held.token = held.newest_token = 1
+        with pytest.raises(StaleWriteError, match="1 of 1 rows"):
+            Crate.objects.update(weight=5)
+    assert Crate.objects.get().weight == 1
 
 
 @pytest.mark.parametrize(
