@@ -115,6 +115,11 @@ def use_driver() -> None:
         pymysql.install_as_MySQLdb()
 
 
+def url() -> str:
+    """What `MARIADB_URL` has to say so that another checkout uses this one's server."""
+    return os.environ.get("MARIADB_URL") or f"mysql://root@localhost/{DATABASE}?unix_socket={_shared().socket}"
+
+
 def database(name: str) -> dict[str, Any]:
     """The entry for Django's `DATABASES`, with a test database of this name; nothing is started."""
     if url := os.environ.get("MARIADB_URL"):

@@ -250,8 +250,8 @@ MUTANTS = (
     Mutant(
         name="nothing is prepared behind a pooler",
         file="fencing/prepared.py",
-        old="server == _greeter(connection)",
-        new="server",
+        old="row[-1] == _greeter(connection)",
+        new="row",
         tests=("tests/writes/test_prepared.py::test_nothing_is_prepared_behind_a_pooler",),
     ),
     Mutant(
@@ -264,8 +264,8 @@ MUTANTS = (
     Mutant(
         name="a prepared statement that has gone is sent in Django's way",
         file="fencing/prepared.py",
-        old="            if connection.in_atomic_block or not connection.get_autocommit():\n                raise\n",
-        new="            raise\n",
+        old="        if connection.in_atomic_block or not connection.get_autocommit():\n            raise\n",
+        new="        raise\n",
         tests=("tests/writes/test_prepared.py::test_prepared_statement_that_has_gone_is_sent_in_djangos_way",),
     ),
     Mutant(
