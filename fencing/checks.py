@@ -16,7 +16,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured
 from django.db import connections, models, router
 
-from fencing import conf, storechecks
+from fencing import conf, mariadbchecks, storechecks
 from fencing.backends import get_backend
 from fencing.databases import kind
 from fencing.fields import TokenField
@@ -185,6 +185,8 @@ def check_databases(databases: Sequence[str] | None = None, **_kwargs: Any) -> l
     found: list[CheckMessage] = []
     for alias in databases or ():
         vendor = kind(connections[alias])
+        if vendor == "mariadb":
+            found.extend(_check_mariadb(alias))
         if vendor in SUPPORTED_VENDORS:
             continue
         there = [model._meta.label for model in _fenced_models() if router.allow_migrate_model(alias, model)]
@@ -192,6 +194,14 @@ def check_databases(databases: Sequence[str] | None = None, **_kwargs: Any) -> l
             what = f"Database {alias!r} is {vendor}, which has no guard (supported: {_listed(SUPPORTED_VENDORS)})"
             found.append(_error("E010", f"{what}; it would hold {_listed(there)}."))
     return found
+
+
+def _check_mariadb(alias: str) -> Iterator[CheckMessage]:
+    for model in _fenced_models():
+        if not model._meta.proxy and owns_token(model) and router.allow_migrate_model(alias, model):
+            yield from mariadbchecks.past_the_guard(alias, model)
+    if any(conf.backend_config(one).database == alias for one in _aliases()):
+        yield from mariadbchecks.forgets_numbers(alias)
 
 
 @register("fencing", deploy=True)

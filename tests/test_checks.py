@@ -18,7 +18,7 @@ from django.test import override_settings
 from django.test.utils import isolate_apps
 
 import fencing
-from fencing import checks
+from fencing import checks, mariadbchecks
 from fencing.fields import TokenField
 from fencing.models import FencedModel
 from fencing.querysets import FencedQuerySet
@@ -386,6 +386,56 @@ def test_e023_leases_in_a_database_that_cannot_keep_them(monkeypatch: pytest.Mon
     monkeypatch.setattr(connections["default"], "vendor", "oracle")
     (found,) = of_settings({"BACKENDS": {"default": {"BACKEND": "fencing.backends.database.DatabaseBackend"}}})
     assert ids([found]) == ["fencing.E023"] and "oracle" in found.msg
+
+
+MARIA = pytest.mark.django_db(databases=["default", "maria"], transaction=True)
+
+
+@MARIA
+def test_e013_foreign_key_that_mariadb_carries_out() -> None:
+    assert checks.check_databases(databases=["maria"]) == []
+    table = "ALTER TABLE shop_crate"
+    with connections["maria"].cursor() as cursor:
+        references = "FOREIGN KEY (warehouse_id) REFERENCES shop_warehouse (id) ON DELETE CASCADE"
+        cursor.execute(f"{table} ADD CONSTRAINT of_a_hand {references}")
+    try:
+        (found,) = checks.check_databases(databases=["maria"])
+    finally:
+        with connections["maria"].cursor() as cursor:
+            cursor.execute(f"{table} DROP FOREIGN KEY of_a_hand")
+    assert found.id == "fencing.E013" and "'of_a_hand' in database 'maria': ON DELETE CASCADE" in found.msg
+
+
+@MARIA
+def test_e013_on_delete_that_is_the_databases(isolated: Apps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Django 6.1 has it; what it stands for here does not matter."""
+    on_delete: Any = getattr(models, "DB_CASCADE", None) or type("ByDatabase", (), {"__call__": models.CASCADE})()
+    monkeypatch.setattr(mariadbchecks, "BY_DATABASE", type(on_delete))
+
+    class Child(FencedModel):
+        parent: Any = models.ForeignKey("inventory_demo.PlainStock", on_delete)
+
+        class Meta(FencedModel.Meta):
+            app_label = "shop"
+
+    (found,) = mariadbchecks.past_the_guard("maria", Child)
+    assert found.id == "fencing.E013" and "shop.Child.parent leaves what happens" in found.msg
+
+
+@MARIA
+def test_w014_mariadb_that_forgets(settings: Any) -> None:
+    entry = {"BACKEND": "fencing.backends.database.DatabaseBackend", "DATABASE": "maria"}
+    settings.FENCING = {"BACKENDS": {"default": entry}}
+    assert checks.check_databases(databases=["maria"]) == []
+    with connections["maria"].cursor() as cursor:
+        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+        try:
+            (found,) = checks.check_databases(databases=["maria"])
+            settings.FENCING = {"BACKENDS": {"default": {**entry, "DATABASE": "default"}}}
+            assert checks.check_databases(databases=["maria"]) == []
+        finally:
+            cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+    assert found.id == "fencing.W014" and "= 2" in found.msg
 
 
 def test_w001_and_w002_managers_that_do_not_fence(isolated: Apps) -> None:
