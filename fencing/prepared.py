@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 from weakref import WeakSet
@@ -51,16 +50,24 @@ def fetch_one(
         params: the values by name.
         prepare: whether it is to be prepared, if that can be.
     """
-    if prepare and text not in _given_up and may_prepare(connection):
-        try:
-            with _preparing(connection):
-                return _fetch(connection, text, params)
-        except (ProgrammingError, NotSupportedError) as error:
-            _given_up.add(text)
-            logger.info("A statement is not prepared any more: %s", error)
-            if connection.in_atomic_block or not connection.get_autocommit():
-                raise
-            # It has done nothing, and there is no transaction that it could have broken.
+    if not prepare or text in _given_up or not may_prepare(connection):
+        return _fetch(connection, text, params)
+    raw = connection.connection
+    before = raw.cursor_factory, raw.prepare_threshold
+    # Only a cursor that binds its values on the server prepares.
+    raw.cursor_factory = _djangos_cursors()[1]
+    if raw.prepare_threshold is None:
+        raw.prepare_threshold = THRESHOLD
+    try:
+        return _fetch(connection, text, params)
+    except (ProgrammingError, NotSupportedError) as error:
+        _given_up.add(text)
+        logger.info("A statement is not prepared any more: %s", error)
+        if connection.in_atomic_block or not connection.get_autocommit():
+            raise
+    finally:
+        raw.cursor_factory, raw.prepare_threshold = before
+    # It has done nothing, and there is no transaction that it could have broken.
     return _fetch(connection, text, params)
 
 
@@ -82,30 +89,15 @@ def _fetch(connection: BaseDatabaseWrapper, text: str, params: Mapping[str, Any]
         row = cursor.fetchone()
     if row is None:
         return None
-    *answer, server = row
-    if connection.connection not in _direct and server == _greeter(connection):
+    if connection.connection not in _direct and row[-1] == _greeter(connection):
         _direct.add(connection.connection)
-    return tuple(answer)
+    return tuple(row[:-1])
 
 
 def _greeter(connection: BaseDatabaseWrapper) -> int | None:
     """The server process that the connection was told when it was opened; None with psycopg 2."""
     info = getattr(connection.connection, "info", None)
     return getattr(info, "backend_pid", None) if _djangos_cursors() else None
-
-
-@contextmanager
-def _preparing(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """For the block, cursors bind their values on the server, without which nothing is prepared, and may prepare."""
-    raw = connection.connection
-    before = raw.cursor_factory, raw.prepare_threshold
-    raw.cursor_factory = _djangos_cursors()[1]
-    if raw.prepare_threshold is None:
-        raw.prepare_threshold = THRESHOLD
-    try:
-        yield
-    finally:
-        raw.cursor_factory, raw.prepare_threshold = before
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import sql
+from django.db.models import Field, sql
 from django.utils import timezone
 
 from fencing import conf, history
@@ -26,41 +26,44 @@ from fencing.statements import RowWrite, Verdict, bounds_idling, has_begun, plai
 
 def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
     """Lock, pass, write and record a row in one statement."""
-    fence, meta = write.fence, write.fence.owner._meta
+    meta = write.fence.owner._meta
     table, key = meta.db_table, meta.pk.column or ""
     values = bindable_values(connection, write)
     if values is None:
         update, params = compiled_update(connection, write, token)
     else:
         update = plain_update(table, key, tuple([field.column for field, _model, _value in write.values]))
-        params = {f"value{number}": value for number, value in enumerate(values)}
+        params = values
     bound = bounds_idling(connection, lease)
-    recorded = fence.label if history.wanted(history.ACCEPTED) else None
-    begun = has_begun(connection, lease)
-    text = row_text(update, table, key, bound=bound, begun=begun, compares=write.compares, recorded=recorded)
+    recorded = write.fence.label if history.wanted(history.ACCEPTED) else None
+    text = row_text(update, table, key, bound, has_begun(connection, lease), write.compares, recorded)
     # Of the types that the columns have: small integers would else be of other types, and each prepared apart.
     big = connection.ops.adapt_integerfield_value
-    params["namespace"] = lease.namespace
-    params["resource"] = lease.resource
-    params["grant_token"] = big(lease.token, "BigIntegerField")
-    params["holder"] = lease.holder
-    params["pk"] = meta.pk.get_db_prep_value(write.pk, connection)
-    params["object_pk"] = str(write.pk)[: history.MAX_PK_LENGTH]
-    params["token"] = big(token, "BigIntegerField")
-    params["seen"] = big(write.pin, "BigIntegerField")
-    params["at"] = timezone.now()
-    if bound:
-        params["idle"] = milliseconds(conf.idle_in_transaction(lease.ttl))
-    answer = fetch_one(connection, text, params, prepare=values is not None)
+    answer = fetch_one(
+        connection,
+        text,
+        {
+            **params,
+            "namespace": lease.namespace,
+            "resource": lease.resource,
+            "grant_token": big(lease.token, "BigIntegerField"),
+            "holder": lease.holder,
+            "pk": meta.pk.get_db_prep_value(write.pk, connection),
+            "object_pk": str(write.pk)[: history.MAX_PK_LENGTH],
+            "token": big(token, "BigIntegerField"),
+            "seen": big(write.pin, "BigIntegerField"),
+            "at": timezone.now(),
+            "idle": milliseconds(conf.idle_in_transaction(lease.ttl)) if bound else None,
+        },
+        prepare=values is not None,
+    )
     if answer is None:
         return Verdict(seen=None, passed=True, accepted=False)
     return Verdict(seen=answer[0], passed=answer[1], accepted=answer[2])
 
 
 @lru_cache(maxsize=1000)
-def row_text(
-    update: str, table: str, key: str, *, bound: bool, begun: bool, compares: bool, recorded: str | None
-) -> str:
+def row_text(update: str, table: str, key: str, bound: bool, begun: bool, compares: bool, recorded: str | None) -> str:
     """The statement around an UPDATE of one row, which ends in the condition on its key.
 
     Args:
@@ -106,19 +109,21 @@ def compiled_update(connection: BaseDatabaseWrapper, write: RowWrite, token: int
     return named(text, params), params
 
 
-def bindable_values(connection: BaseDatabaseWrapper, write: RowWrite) -> list[Any] | None:
-    """The values as the database takes them; None if they are more than values that the text need not know."""
-    found = []
-    for field, _model, value in write.values:
-        if hasattr(field, "get_placeholder") or hasattr(field, "get_placeholder_sql"):
+def bindable_values(connection: BaseDatabaseWrapper, write: RowWrite) -> dict[str, Any] | None:
+    """The values as the database takes them, by name; None if they are more than values that the text need not know."""
+    found = {}
+    for number, (field, _model, value) in enumerate(write.values):
+        if hasattr(value, "resolve_expression") or hasattr(value, "prepare_database_save") or wraps_values(field):
             return None
-        if hasattr(value, "resolve_expression") or hasattr(value, "prepare_database_save"):
-            return None
-        value = field.get_db_prep_save(value, connection)
+        found[f"value{number}"] = value = field.get_db_prep_save(value, connection)
         if not isinstance(value, bound_alike()):
             return None
-        found.append(value)
     return found
+
+
+def wraps_values(field: Field[Any, Any]) -> bool:
+    """Whether a value of the field stands inside SQL of its own; Django 6.1 has another name for that."""
+    return hasattr(field, "get_placeholder") or hasattr(field, "get_placeholder_sql")
 
 
 @cache
