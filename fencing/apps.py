@@ -16,9 +16,10 @@ class FencingConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks, prepare SQLite connections for the guard, and let every namespace have a floor."""
-        from fencing import checks, guards  # noqa: F401
+        """Register the system checks, prepare connections for the guard, let deletes pass the fence, and namespaces have floors."""
+        from fencing import cascades, checks, guards  # noqa: F401
 
+        cascades.wrap_collector()
         post_migrate.connect(_create_floors, sender=self)
 
 

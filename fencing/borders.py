@@ -9,7 +9,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from fencing import conf
 from fencing.connections import in_testcase
 from fencing.once import Operation, Recorded, as_type_error, key_columns, recorded_as, take_key
-from fencing.resources import IDLE_BOUND, MINE_AS_BEGUN, hold_to_end, milliseconds, row_of
+from fencing.resources import IDLE_BOUND, LOCK_BOUND, MINE_AS_BEGUN, hold_to_end, milliseconds, row_of
 from fencing.tables import quoted
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ def enter(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation | 
 
     In a statement after the begin's: that one may have waited for the end that recorded it, and would not see it.
     """
-    bound, params = "set_config('lock_timeout', %s, true)", [milliseconds(lease.remaining())]
+    params = [milliseconds(lease.remaining())] * 2
     with connection.cursor() as cursor:
         if operation is None:
-            cursor.execute(f"SELECT {bound}", params)
+            cursor.execute(f"SELECT {LOCK_BOUND}", params)
             return None
         cursor.execute(
-            f"SELECT {bound}, digest, CAST(result AS text) FROM (SELECT 1) AS one "
+            f"SELECT {LOCK_BOUND}, digest, CAST(result AS text) FROM (SELECT 1) AS one "
             f"LEFT JOIN {quoted('Operation')} ON namespace = %s AND resource = %s AND task = %s AND key = %s",
             [*params, lease.namespace, lease.resource, operation.task, operation.key],
         )

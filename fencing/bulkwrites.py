@@ -1,19 +1,17 @@
-"""Fenced writes of many rows, deletes, and inserts: the steps of ``writes``, all or nothing in one transaction."""
+"""Fenced writes of many rows, and inserts: the steps of ``writes``, all or nothing in one transaction."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F, Model, QuerySet, Value
-from django.db.models.deletion import Collector
+from django.db.models import F, QuerySet, Value
 from django.db.models.functions import Greatest
 
 from fencing import history
@@ -29,16 +27,13 @@ from fencing.exceptions import (
     WriteRejectedError,
 )
 from fencing.leases import Lease
-from fencing.lifting import lifted, naming_token
+from fencing.lifting import lifted
 from fencing.manyrows import can_be_one_statement, update_at_once
 from fencing.naming import ModelFence, fence_of
 from fencing.resources import bound_idling, pass_resource, take_write_lock
 from fencing.scope import find_lease, held_leases
 from fencing.statements import Verdict, attempt, has_begun, plain
 from fencing.writes import numbered, record_unfenced, refused
-
-# Models whose rows a delete under way has locked and judged already.
-_judged: ContextVar[frozenset[type[Model]]] = ContextVar("fencing_judged", default=frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +151,7 @@ def admit(
 
 def update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:
     """``QuerySet.update`` under the leases of the matched rows: in one statement if that can be, or in steps."""
-    fence, connection = fence_of(queryset.model), _connection(queryset)
+    fence, connection = fence_of(queryset.model), connection_of(queryset)
     number = None
     lease = _only_lease(fence)
     plainly = lifted(connection) is None and not _touches_name(fence, values)
@@ -194,8 +189,8 @@ def update_rows(
         pins: the tokens that were read, by key; replaced by the numbers that the rows carry now.
         number: a number that no write under the only lease has carried, if one was taken already.
     """
-    fence, connection = fence_of(queryset.model), _connection(queryset)
-    rows = lock_rows(connection, fence, _keys(queryset))
+    fence, connection = fence_of(queryset.model), connection_of(queryset)
+    rows = lock_rows(connection, fence, keys_in(queryset))
     if (lifter := lifted(connection)) is not None:
         count = _plain_update(queryset, {**values, "last_token": Greatest(F("last_token"), Value(lifter))})
         record_unfenced(connection, fence, [(row.pk, row.resource) for row in rows], lifter, "update")
@@ -205,13 +200,26 @@ def update_rows(
         bound_idling(connection, lease)
         token = admit(connection, fence, lease, group, "update", pins, number)
         keys = [row.pk for row in group]
-        count += _plain_update(queryset.filter(pk__in=keys, last_token__lt=token), {**values, "last_token": token})
+        updated = _plain_update(queryset.filter(pk__in=keys, last_token__lt=token), {**values, "last_token": token})
+        if updated != len(group):
+            group = _carrying(connection, fence, group, token)
+        count += updated
         if _touches_name(fence, values):
             _ensure_resource_kept(connection, fence, group)
-        _record(connection, fence, lease, group, token, "update")
+        record_rows(connection, fence, lease, group, token, "update")
         if pins is not None:
-            pins.update(dict.fromkeys(keys, token))
+            pins.update((row.pk, token) for row in group)
     return count
+
+
+def _carrying(
+    connection: BaseDatabaseWrapper, fence: ModelFence, rows: Sequence[LockedRow], token: int
+) -> list[LockedRow]:
+    """Those of the locked rows that were updated: one may have stopped to match while it was waited for."""
+    keys = [row.pk for row in rows]
+    there = plain(fence.owner, connection.alias).filter(pk__in=keys, last_token=token)
+    updated = set(there.values_list("pk", flat=True))
+    return [row for row in rows if row.pk in updated]
 
 
 def _touches_name(fence: ModelFence, values: Mapping[str, Any]) -> bool:
@@ -230,25 +238,30 @@ def _ensure_resource_kept(connection: BaseDatabaseWrapper, fence: ModelFence, ro
         raise ResourceMismatchError(moved[0].resource, now.get(moved[0].pk, "another"), detail)
 
 
-def pins_of(queryset: QuerySet[Any], objects: Sequence[Any]) -> dict[Any, int]:
+def pins_of(queryset: QuerySet[Any], objects: Sequence[Any], *, blind: bool = False) -> dict[Any, int]:
     """The tokens that were read with the objects of a ``bulk_update``, by key; their rows are locked now.
+
+    Args:
+        queryset: what the rows belong to.
+        objects: the objects.
+        blind: they were never read, and what is written does not come from a read: the rows as they are now count.
 
     Raises:
         LeaseRequiredError: no lease is held.
         RefusalError: an object was not read, or its row is gone.
     """
-    fence, connection = fence_of(queryset.model), _connection(queryset)
+    fence, connection = fence_of(queryset.model), connection_of(queryset)
     pins: dict[Any, Any] = {}
     for one in objects:
         pins[key_of(one)] = one._fence_pin
-        if one._fence_pin is None or one._fence_is_unread(fence):
+        if not blind and (one._fence_pin is None or one._fence_is_unread(fence)):
             raise _refused_object(fence, one, StaleReadError)
-    there = {row.pk for row in lock_rows(connection, fence, list(pins))}
+    there = {row.pk: row.seen for row in lock_rows(connection, fence, list(pins))}
     for one in objects:
         if key_of(one) not in there:
             missing = len(pins) - len(there)
             raise _refused_object(fence, one, RowMissingError, f"{missing} of {len(pins)} rows of {fence.label}")
-    return pins
+    return there if blind else pins
 
 
 def key_of(instance: Any) -> Any:
@@ -264,70 +277,6 @@ def _refused_object(fence: ModelFence, instance: Any, kind: type[WriteRejectedEr
         return LeaseRequiredError(resource, (), f"bulk_update() of {fence.label}")
     tried = attempt(lease, fence, instance.pk, lease.newest_token, action="update", seen=None)
     return RefusalError(kind, lease, tried, what)
-
-
-def ensure_there(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any) -> None:
-    """Raise a refusal if the row is gone; if it is there, it is locked now."""
-    if not lock_rows(connection, fence, [pk]):
-        tried = attempt(lease, fence, pk, lease.newest_token, action="delete", seen=None)
-        raise RefusalError(RowMissingError, lease, tried)
-
-
-def delete_rows(
-    connection: BaseDatabaseWrapper, objects: Any, origin: Any, *, keep_parents: bool = False
-) -> tuple[int, dict[str, int]]:
-    """Delete what Django would delete for ``objects``, every fenced row of it under the lease of its resource.
-
-    Runs inside ``fenced_steps``. The number is named to the guard, which judges every single row once more.
-    """
-    collector = Collector(using=connection.alias, origin=origin)
-    collector.collect(objects, keep_parents=keep_parents)
-    reached: list[tuple[type[Model], Any]] = [
-        (model, [one.pk for one in instances]) for model, instances in collector.data.items()
-    ]
-    reached += [(queryset.model, _keys(queryset)) for queryset in collector.fast_deletes if _is_fenced(queryset.model)]
-    with ExitStack() as stack:
-        tell = [_admit_delete(connection, model, matched, stack) for model, matched in reached if _owns(model)]
-        judged = frozenset(fence_of(model).owner for model, _matched in reached if _owns(model))
-        stack.callback(_judged.reset, _judged.set(_judged.get() | judged))
-        result = collector.delete()
-        for record in tell:
-            record()
-    return result
-
-
-def _admit_delete(connection: BaseDatabaseWrapper, model: type[Model], matched: Any, stack: ExitStack) -> Any:
-    """Judge the rows of one model that are to be deleted and name the number; what records them afterwards."""
-    fence = fence_of(model)
-    rows = lock_rows(connection, fence, matched)
-    number = lifted(connection)
-    if number is not None:
-        return lambda: record_unfenced(connection, fence, [(r.pk, r.resource) for r in rows], number, "delete")
-    admitted = []
-    for lease, group in leases_for(fence, rows, f"deleting {fence.label}"):
-        bound_idling(connection, lease)
-        admitted.append((lease, group, admit(connection, fence, lease, group, "delete")))
-    if admitted:
-        named = max(token for _lease, _group, token in admitted)
-        stack.enter_context(naming_token(connection, named))
-
-    def record() -> None:
-        for lease, group, token in admitted:
-            _record(connection, fence, lease, group, token, "delete")
-
-    return record
-
-
-def raw_delete(queryset: QuerySet[Any], using: str | None) -> int:
-    """Django's fast delete of a cascade: judged here unless the delete that it belongs to has judged it."""
-    fence, connection = fence_of(queryset.model), _connection(queryset.using(using))
-    if fence.owner in _judged.get() or not queryset.exists():
-        return _plain_raw_delete(queryset, using)
-    with fenced_steps(connection), ExitStack() as stack:
-        record = _admit_delete(connection, queryset.model, _keys(queryset), stack)
-        count = _plain_raw_delete(queryset, using)
-        record()
-    return count
 
 
 def admit_insert(
@@ -350,37 +299,26 @@ def admit_insert(
     return token
 
 
-def _record(
+def record_rows(
     connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, rows: Iterable[LockedRow], token: int, action: str
 ) -> None:
+    """Put accepted writes of locked rows on record; each mends an earlier refusal of its row."""
     lease.accepted += 1
     history.record(connection, [attempt(lease, fence, row.pk, token, action=action, seen=row.seen) for row in rows])
     for row in rows:
         lease.refused.pop(f"{fence.label} {row.pk}", None)
 
 
-def _connection(queryset: QuerySet[Any]) -> BaseDatabaseWrapper:
+def connection_of(queryset: QuerySet[Any]) -> BaseDatabaseWrapper:
+    """The connection that a queryset is written through."""
     queryset._for_write = True  # type: ignore[attr-defined]
     return connections[queryset.db]
 
 
-def _keys(queryset: QuerySet[Any]) -> QuerySet[Any]:
+def keys_in(queryset: QuerySet[Any]) -> QuerySet[Any]:
     """The keys of the matched rows, as a subquery."""
     return queryset.order_by().values("pk")
 
 
 def _plain_update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:
     return QuerySet.update(queryset, **values)
-
-
-def _plain_raw_delete(queryset: QuerySet[Any], using: str | None) -> int:
-    return QuerySet._raw_delete(queryset, using)
-
-
-def _is_fenced(model: type[Model]) -> bool:
-    return any(field.attname == "last_token" for field in model._meta.concrete_fields) and hasattr(model, "fence_name")
-
-
-def _owns(model: type[Model]) -> bool:
-    """Whether deleting from this model's own table deletes the row that carries the token."""
-    return _is_fenced(model) and fence_of(model).owner is model._meta.concrete_model

@@ -11,9 +11,9 @@ from asgiref.sync import sync_to_async
 from django.db import DEFAULT_DB_ALIAS, connections, models, router, transaction
 from django.utils.translation import gettext_lazy as _
 
-from fencing import bulkwrites, history, writes
+from fencing import bulkwrites, deletes, history, writes
 from fencing.conf import DEFAULT_ALIAS
-from fencing.exceptions import LeaseRequiredError, ResourceMismatchError
+from fencing.exceptions import LeaseRequiredError, ResourceMismatchError, RowMissingError, WriteRejectedError
 from fencing.expressions import Values, compares
 from fencing.fields import TokenField
 from fencing.guards import FenceGuard
@@ -115,10 +115,10 @@ class FencedModel(models.Model):
         with self._fence_under(lease), bulkwrites.fenced_steps(connection):
             if lifted(connection) is None:
                 held = require_lease(self.fence_name(), fence.using, f"deleting {fence.label} {self.pk}")
-                bulkwrites.ensure_there(connection, fence, held, self.pk)
+                deletes.ensure_there(connection, fence, held, self.pk)
             if keep_parents and fence.owner is not type(self)._meta.concrete_model:
                 FencedQuerySet(type(self), using=connection.alias).filter(pk=self.pk).update()
-            return bulkwrites.delete_rows(connection, [self], self, keep_parents=keep_parents)
+            return deletes.delete_rows(connection, [self], self, keep_parents=keep_parents)
 
     async def asave(self, *args: Any, lease: Lease | None = None, **kwargs: Any) -> None:
         """:meth:`save` for coroutines."""
@@ -300,7 +300,17 @@ class FencedModel(models.Model):
         if missing := [one for one in fence.attributes if one not in loaded]:
             rows = plain(fence.owner, self._state.db or DEFAULT_DB_ALIAS).filter(pk=key_in(fence, loaded))
             loaded.update(rows.values(*missing).first() or {})
+            if not loaded.keys() >= {*missing} and lifted(connections[rows.db]) is None:
+                raise self._fence_gone(fence, rows.db, key_in(fence, loaded))
         return {attribute: loaded.get(attribute) for attribute in fence.attributes}
+
+    def _fence_gone(self, fence: ModelFence, using: str, pk: Any) -> WriteRejectedError:
+        """The refusal of a row that is gone before its name was read; under which lease is as good as any."""
+        held = [lease for lease in held_leases() if lease.using == fence.using]
+        if not held:
+            return RowMissingError("", 0, None, f"{fence.label} {pk}")
+        tried = attempt(held[-1], fence, pk, held[-1].newest_token, action="update", seen=None)
+        return writes.refused(RowMissingError, held[-1], connections[using], tried)
 
     def _fence_remember(self) -> None:
         """Take the loaded values for what the row is."""

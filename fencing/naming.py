@@ -169,9 +169,13 @@ def fence_of(model: type[Any]) -> ModelFence:
 
 
 def make_fence(model: type[Any]) -> ModelFence:
-    """Read a model's ``fence_`` attributes; ValueError or FieldDoesNotExist for a name that cannot be made."""
+    """Read a model's ``fence_`` attributes; ValueError or FieldDoesNotExist for a name that cannot be made.
+
+    Name and backend are those of the class whose table has ``last_token``, whatever a proxy or a child says: one row
+    under two names could be written by two holders at a time.
+    """
     owner = owner_of(model)
-    template = getattr(model, "fence_resource", "") or f"{owner._meta.label_lower}:{{pk}}"
+    template = getattr(owner, "fence_resource", "") or f"{owner._meta.label_lower}:{{pk}}"
     fields = []
     for placeholder in template_fields(template):
         field = owner._meta.pk if placeholder == "pk" else owner._meta.get_field(placeholder)
@@ -180,7 +184,7 @@ def make_fence(model: type[Any]) -> ModelFence:
         owner=owner,
         template=template,
         fields=tuple(fields),
-        using=getattr(model, "fence_using", "default"),
+        using=getattr(owner, "fence_using", "default"),
         inserts=getattr(model, "fence_inserts", False),
     )
 

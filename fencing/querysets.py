@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
-from django.db import IntegrityError, NotSupportedError, connections, models, router
+from django.db import IntegrityError, connections, models, router
 
-from fencing import bulkwrites, history
+from fencing import bulkwrites, conflicts, deletes, history
 from fencing.bulkwrites import RefusalError, fenced_steps
 from fencing.exceptions import LeaseRequiredError, StaleWriteError
 from fencing.guards import guard_name_of
@@ -88,8 +88,10 @@ class FencedQuerySet(models.QuerySet[M]):
         if not held_leases():
             raise LeaseRequiredError("", (), f"bulk_update() of {self.model._meta.label}")
         tied = self._chain()  # type: ignore[attr-defined]
+        # Django's set_<model>_order() makes objects of the keys that it was given: nothing of them was read.
+        blind = fields == ("_order",) and all(obj._state.adding for obj in objs)
         with fenced_steps(connection):
-            tied._fence_pins = pins = bulkwrites.pins_of(tied, objs)
+            tied._fence_pins = pins = bulkwrites.pins_of(tied, objs, blind=blind)
             count = super(FencedQuerySet, tied).bulk_update(objs, fields, batch_size)
         for obj, pin in zip(objs, [pins[bulkwrites.key_of(obj)] for obj in objs], strict=True):
             obj._fence_accept(pin)  # type: ignore[attr-defined]
@@ -110,7 +112,7 @@ class FencedQuerySet(models.QuerySet[M]):
             keys = [row.pk for row in bulkwrites.lock_rows(connection, fence_of(self.model), self._keys())]
             # Not through a manager: it may hide rows that this queryset has matched.
             matched: FencedQuerySet[M] = FencedQuerySet(self.model, using=connection.alias).filter(pk__in=keys)
-            result = bulkwrites.delete_rows(connection, matched, self)
+            result = deletes.delete_rows(connection, matched, self)
         self._result_cache = None
         return result
 
@@ -118,7 +120,7 @@ class FencedQuerySet(models.QuerySet[M]):
     delete.queryset_only = True  # type: ignore[attr-defined]
 
     def _raw_delete(self, using: str | None) -> int:
-        return bulkwrites.raw_delete(self, using)
+        return deletes.raw_delete(self, using)
 
     def bulk_create(
         self,
@@ -150,7 +152,7 @@ class FencedQuerySet(models.QuerySet[M]):
         }
         if update_conflicts:
             options["update_fields"] = [*(update_fields or ()), "last_token"]
-            self._ensure_conflicts_share_resource(objs, unique_fields or ())
+            conflicts.ensure_one_resource(connection, self.model, objs, unique_fields or ())
         number = lifted(connection)
         if number is not None:
             return self._bulk_create_unfenced(objs, number, options)
@@ -172,7 +174,7 @@ class FencedQuerySet(models.QuerySet[M]):
                 keys[lease].append(obj.pk)
         tokens: dict[Lease, int] = {}
         for held in sorted(keys, key=lambda one: one.resource):
-            over = options["update_conflicts"]
+            over = options["update_conflicts"] or options["ignore_conflicts"]
             tokens[held] = bulkwrites.admit_insert(connection, fence, held, keys[held], over=over)
         before = [obj.last_token for obj in objs]  # type: ignore[attr-defined]
         for obj, lease in zip(objs, leases, strict=True):
@@ -189,11 +191,12 @@ class FencedQuerySet(models.QuerySet[M]):
                     StaleWriteError, held, tried, f"upsert of {len(objs)} rows of {fence.label}"
                 ) from error
             raise
-        written = [(obj, lease) for obj, lease in zip(created, leases, strict=True) if lease is not None]
-        history.record(
-            connection,
-            [attempt(lease, fence, obj.pk, tokens[lease], action="insert", seen=None) for obj, lease in written],
-        )
+        for held, token in tokens.items():
+            mine = [obj for obj, lease in zip(created, leases, strict=True) if lease is held]
+            made = [obj.pk for obj in mine]
+            if options["ignore_conflicts"]:
+                made = conflicts.rows_inserted(connection, fence, mine, token)
+            history.record(connection, [attempt(held, fence, pk, token, action="insert", seen=None) for pk in made])
         for obj in created:
             if options["ignore_conflicts"] or options["update_conflicts"]:
                 obj._fence_forget_row()  # type: ignore[attr-defined]
@@ -204,25 +207,13 @@ class FencedQuerySet(models.QuerySet[M]):
     def _bulk_create_unfenced(self, objs: list[M], number: int, options: dict[str, Any]) -> list[M]:
         for obj in objs:
             obj.last_token = number  # type: ignore[attr-defined]
+        if options["update_conflicts"] and self._write_connection().vendor == "sqlite":
+            conflicts.never_lower(self._write_connection(), self.model, objs, options["unique_fields"] or ())
         created = super().bulk_create(objs, **options)
         fence = fence_of(self.model)
         named = [(obj.pk, obj._fence_name_on_record(fence)) for obj in created]  # type: ignore[attr-defined]
         record_unfenced(self._write_connection(), fence, named, number, "insert")
         return created
-
-    def _ensure_conflicts_share_resource(self, objs: Sequence[M], unique_fields: Collection[str]) -> None:
-        fence, meta = fence_of(self.model), self.model._meta
-        needs = "unique_fields that hold"
-        keys = [{meta.pk.attname if one == "pk" else meta.get_field(one).attname for one in unique_fields}]  # type: ignore[union-attr]
-        if not self._write_connection().features.supports_update_conflicts_with_target:
-            # MariaDB takes no unique_fields: a row that is equal in any unique key is the one in conflict.
-            needs = "on this database unique keys which all hold"
-            keys = list(unique_keys(fence.owner, with_pk=any(obj.pk is not None for obj in objs)))
-        if not all(set(fence.attributes) <= key for key in keys):
-            raise NotSupportedError(
-                f"bulk_create(update_conflicts=True) of {meta.label} needs {needs} "
-                f"{', '.join(fence.attributes)}: else the row in conflict could belong to another resource."
-            )
 
     def _lease_to_create(self, obj: M, *, needed: bool) -> Lease | None:
         fence = fence_of(self.model)
@@ -252,17 +243,6 @@ class FencedQuerySet(models.QuerySet[M]):
     def _write_connection(self) -> Any:
         self._for_write = True
         return connections[self.db]
-
-
-def unique_keys(model: type[models.Model], *, with_pk: bool) -> Iterator[set[str]]:
-    """The attributes of each unique key of a model's table; ``with_pk``: the rows to insert bring their own."""
-    meta = model._meta
-    if with_pk:
-        yield {field.attname for field in meta.pk_fields}
-    yield from ({field.attname} for field in meta.local_concrete_fields if field.unique and not field.primary_key)
-    groups = [constraint.fields for constraint in meta.constraints if isinstance(constraint, models.UniqueConstraint)]
-    for group in (*groups, *meta.unique_together):
-        yield {field.attname for field in meta.local_concrete_fields if field.name in group}
 
 
 FencedManager = models.Manager.from_queryset(FencedQuerySet, "FencedManager")

@@ -33,12 +33,16 @@ PASSES = (
 # A refusal for want of a floor is followed by a floor; more than two mean that somebody removes it again and again.
 ROUNDS = 3
 
-# The user's own bound stays if it is the tighter one.
-IDLE_BOUND = (
-    "set_config('idle_in_transaction_session_timeout', "
-    "CASE WHEN current_setting('idle_in_transaction_session_timeout')::interval BETWEEN interval '1 ms' AND %s::text::interval "
-    "THEN current_setting('idle_in_transaction_session_timeout') ELSE %s END, true)"
-)
+
+def bound_of(setting: str) -> str:
+    """The call that bounds a setting of PostgreSQL for the open transaction; a tighter bound of the user's stays."""
+    present = f"current_setting('{setting}')"
+    tighter = f"{present}::interval BETWEEN interval '1 ms' AND %s::text::interval"
+    return f"set_config('{setting}', CASE WHEN {tighter} THEN {present} ELSE %s END, true)"
+
+
+IDLE_BOUND = bound_of("idle_in_transaction_session_timeout")
+LOCK_BOUND = bound_of("lock_timeout")
 
 
 def row_of(lease: Lease) -> list[Any]:
@@ -138,7 +142,7 @@ def _raise_at_once(
     connection: BaseDatabaseWrapper, row: Mapping[str, Any], begins: int, bound: float | None
 ) -> int | None:
     if bound is not None and not in_testcase(connection):
-        before = "bound AS MATERIALIZED (SELECT set_config('lock_timeout', %(bound)s, true)), "
+        before = f"bound AS MATERIALIZED (SELECT {named(LOCK_BOUND, ['bound', 'bound'])}), "
         text, row = before + raising("true", begins=begins, source="bound"), {**row, "bound": milliseconds(bound)}
     else:
         text = raising("true", begins=begins)

@@ -53,6 +53,8 @@ AUDIT = "tests/guards/test_audit.py::"
 SAVE = "tests/writes/test_save.py::"
 MANY = "tests/writes/test_many_rows.py::"
 PATHS = "tests/writes/test_odd_paths.py::"
+SHAPES = "tests/writes/test_odd_models.py::"
+CASCADES = "tests/writes/test_cascades.py::"
 TRANSACTIONS = "tests/test_transactions.py::"
 LEASES = "tests/test_leases.py::"
 REIGNS = "tests/backends/test_reigns.py"
@@ -66,6 +68,76 @@ DATABASE = "tests/backends/test_database.py::"
 COMMANDS = "tests/test_commands.py::"
 
 MUTANTS = (
+    Mutant(
+        name="deletes that begin at an unfenced row are judged",
+        file="fencing/cascades.py",
+        old='reached = () if getattr(self, "fencing_judged", False) else fenced_rows(self)',
+        new="reached: Any = ()",
+        tests=(CASCADES + "test_cascade_to_rows_with_receivers", CASCADES + "test_cascade_to_multi_table_children"),
+    ),
+    Mutant(
+        name="rows that Django has read are set to NULL through the fence",
+        file="fencing/cascades.py",
+        old='if getattr(rows, "_result_cache", ()) is not None:',
+        new="if False:",
+        tests=(CASCADES + "test_set_null_of_rows_that_django_has_read",),
+    ),
+    Mutant(
+        name="the guard of a delete of several models hears the highest number",
+        file="fencing/deletes.py",
+        old="naming_token(connection, max(tokens))",
+        new="naming_token(connection, tokens[-1])",
+        tests=(CASCADES + "test_cascade_to_rows_of_several_resources_and_models",),
+    ),
+    Mutant(
+        name="an update records what it updated",
+        file="fencing/bulkwrites.py",
+        old="if updated != len(group):",
+        new="if False:",
+        tests=(TRANSACTIONS + "test_update_records_what_it_updated_and_no_row_that_stopped_to_match",),
+    ),
+    Mutant(
+        name="ignored rows are not on record",
+        file="fencing/querysets.py",
+        old='if options["ignore_conflicts"]:\n                made',
+        new="if False:\n                made",
+        tests=(PATHS + "test_ignored_rows_are_not_on_record_as_accepted",),
+    ),
+    Mutant(
+        name="an upsert with the fence lifted lowers no number",
+        file="fencing/conflicts.py",
+        old="one.last_token = max(one.last_token, highest.get(_values_of(one, names), 0))",
+        new="pass",
+        tests=(PATHS + "test_upsert_with_the_fence_lifted_lowers_no_number",),
+    ),
+    Mutant(
+        name="a row that is gone before its name was read is refused",
+        file="fencing/fenced.py",
+        old="raise self._fence_gone(fence, rows.db, key_in(fence, loaded))",
+        new="pass",
+        tests=(PATHS + "test_row_that_is_gone_before_its_name_was_read",),
+    ),
+    Mutant(
+        name="objects of the order among siblings are not compared with a read",
+        file="fencing/querysets.py",
+        old='blind = fields == ("_order",) and all(obj._state.adding for obj in objs)',
+        new='blind = fields == ("_order",)',
+        tests=(SHAPES + "test_order_among_siblings",),
+    ),
+    Mutant(
+        name="a row has one name, whatever a proxy says",
+        file="fencing/naming.py",
+        old='template = getattr(owner, "fence_resource", "")',
+        new='template = getattr(model, "fence_resource", "")',
+        tests=(SHAPES + "test_name_and_backend_are_those_of_the_class_with_the_column",),
+    ),
+    Mutant(
+        name="a tighter bound on waiting stays",
+        file="fencing/resources.py",
+        old="CASE WHEN {tighter} THEN {present} ELSE %s END, true)",
+        new="CASE WHEN {tighter} AND false THEN {present} ELSE %s END, true)",
+        tests=(TRANSACTIONS + "test_bound_on_waiting_that_is_tighter_stays",),
+    ),
     Mutant(
         name="the < of the row fence (one statement)",
         file="fencing/rowstatement.py",

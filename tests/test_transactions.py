@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+from contextvars import copy_context
+from threading import Event
 from typing import Any
 
 import pytest
@@ -227,6 +229,53 @@ def test_begin_waits_for_an_older_write_in_an_open_transaction(stock: Stock) -> 
             assert not read
         beginning.result(BOUND)
     assert read == [7]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_bound_on_waiting_that_is_tighter_stays(stock: Stock, inside: bool) -> None:
+    """The lease's time bounds who would wait longer, and prolongs nobody's patience."""
+    held = grant()
+
+    def bound() -> str:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW lock_timeout")
+            return str(cursor.fetchone()[0])
+
+    for users in ("70ms", "0", "2h"):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, false)", [users])
+        try:
+            with transaction.atomic() if inside else contextlib.nullcontext(), held.atomic():
+                assert bound() == users if users == "70ms" else bound() not in ("0", "2h")
+            assert bound() == users
+        finally:
+            with connection.cursor() as cursor:
+                cursor.execute("RESET lock_timeout")
+
+
+def test_update_records_what_it_updated_and_no_row_that_stopped_to_match(stock: Stock) -> None:
+    """A row that another program changes while the statement waits for it has not been written."""
+    Stock.objects.create(sku="43", quantity=10)
+    grant(), grant("stock:43")
+    locked, go = Event(), Event()
+
+    def change() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("UPDATE inventory_demo_stock SET quantity = 11, last_token = 1 WHERE sku = '42'")
+            locked.set()
+            assert go.wait(BOUND)
+
+    with threads() as start, lease(["stock:42", "stock:43"]) as (first, _second):
+        changing = start(change)
+        assert locked.wait(BOUND)
+        updating = start(copy_context().run, lambda: Stock.objects.filter(quantity=10).update(quantity=5))
+        wait_until(lambda: waiting_for_locks() == 1, "the update waits for the row")
+        go.set()
+        changing.result(BOUND)
+        assert updating.result(BOUND) == 1
+        assert first.token > 1
+    assert dict(Stock.objects.values_list("sku", "quantity")) == {"42": 11, "43": 5}
+    assert list(FencedWrite.objects.values_list("resource", "outcome")) == [("stock:43", "accepted")]
 
 
 def test_begin_waits_for_a_later_write_of_an_older_holder_too(stock: Stock) -> None:

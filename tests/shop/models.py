@@ -46,6 +46,35 @@ class Crate(FencedModel):
     weight = models.IntegerField(default=0)
 
 
+class Pallet(FencedModel):
+    """A row with multi-table children that goes with its unfenced parent."""
+
+    warehouse = models.ForeignKey(Warehouse, models.CASCADE)
+    weight = models.IntegerField(default=0)
+
+
+class ColdPallet(Pallet):
+    """The child of a row that goes with its unfenced parent."""
+
+    degrees = models.IntegerField(default=0)
+
+
+class Shelf(models.Model):
+    """An unfenced parent whose rows the database deletes with its own, from Django 6.1 on."""
+
+    name = models.CharField(max_length=40)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Tag(FencedModel):
+    """A row that the database deletes with its unfenced parent, from Django 6.1 on."""
+
+    shelf = models.ForeignKey(Shelf, getattr(models, "DB_CASCADE", models.CASCADE))
+    text = models.CharField(max_length=20, default="")
+
+
 class Parcel(FencedModel):
     """A key that is preset, and an INSERT that needs a lease."""
 

@@ -12,12 +12,21 @@ from django.core.files.base import ContentFile
 from django.db import IntegrityError
 from django.db.models import F
 
-from fencing import ResourceMismatchError, StaleReadError, StaleWriteError, lease
+from fencing import (
+    LeaseRequiredError,
+    ResourceMismatchError,
+    RowMissingError,
+    StaleReadError,
+    StaleWriteError,
+    lease,
+)
+from fencing.naming import make_fence
 from fencing.scope import holding
 from tests.shop.models import (
     Archived,
     Badge,
     Bin,
+    BinProxy,
     Card,
     ExpressBin,
     Line,
@@ -76,6 +85,14 @@ def test_values_of_other_kinds(alias: str, settings: Any, tmp_path: Path) -> Non
         assert (paper.doubled, paper.facts) == (10, {"a": 2})
         paper.delete()
     assert not Paper.objects.using(alias).exists()
+
+
+@pytest.mark.parametrize("model", [BinProxy, ExpressBin])
+def test_name_and_backend_are_those_of_the_class_with_the_column(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row under two names could be written by two holders at a time."""
+    monkeypatch.setattr(model, "fence_resource", "own:{pk}", raising=False)
+    monkeypatch.setattr(model, "fence_using", "own", raising=False)
+    assert make_fence(model) == make_fence(Bin)
 
 
 def test_key_of_two_columns(alias: str, overtaken: Pair) -> None:
@@ -168,13 +185,32 @@ def test_rows_that_the_managers_hide(alias: str) -> None:
     assert not Archived.everything.using(alias).exists()
 
 
-def test_order_among_siblings(alias: str) -> None:
-    """Django orders siblings by objects that it never read; under ``unfenced`` that is nobody's lost update."""
+def test_order_among_siblings(alias: str, overtaken: Pair) -> None:
+    """Nothing that is written was read, so tokens are compared only, as by ``QuerySet.update``."""
     house: Any = Warehouse.objects.using(alias).create(name="w")
     first, second = (Card.objects.using(alias).create(warehouse=house) for _ in range(2))
-    with lease([first, second]), pytest.raises(StaleReadError):
-        house.set_card_order([second.pk, first.pk])
-    assert list(Card.objects.using(alias).values_list("_order", flat=True)) == [0, 1]
+
+    def order() -> list[Any]:
+        return list(Card.objects.using(alias).values_list("pk", flat=True))
+
+    with pytest.raises(LeaseRequiredError):
+        house.set_card_order([second.pk, first.pk], using=alias)
+    with lease(first), pytest.raises(ResourceMismatchError):
+        house.set_card_order([second.pk, first.pk], using=alias)
+    with lease(second), overtaken(first.fence_name()) as (sleeper, newer):
+        Card.objects.using(alias).get(pk=first.pk).save()
+        with holding(sleeper), pytest.raises(StaleWriteError):
+            house.set_card_order([second.pk, first.pk], using=alias)
+        assert order() == [first.pk, second.pk]
+        house.set_card_order([second.pk, first.pk], using=alias)
+        assert order() == [second.pk, first.pk]
+        assert Card.objects.using(alias).get(pk=first.pk).last_token == newer.newest_token
+        with pytest.raises(RowMissingError):
+            house.set_card_order([second.pk, first.pk, first.pk + 1000], using=alias)
+        # Objects that were read are compared with what was read.
+        first._order = 0  # type: ignore[attr-defined]
+        with pytest.raises(StaleReadError):
+            Card.objects.using(alias).bulk_update([first], ["_order"])
 
 
 def test_many_to_many_rows_are_not_the_rows_own(alias: str) -> None:

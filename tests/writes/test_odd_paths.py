@@ -14,10 +14,18 @@ from django.db import connections, transaction
 from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Concat
 
-from fencing import LeaseLostError, LeaseRequiredError, ResourceMismatchError, StaleReadError, lease, unfenced
+from fencing import (
+    LeaseLostError,
+    LeaseRequiredError,
+    ResourceMismatchError,
+    RowMissingError,
+    StaleReadError,
+    lease,
+    unfenced,
+)
 from fencing.models import FencedWrite
 from inventory_demo.models import Stock
-from tests.shop.models import Bin, Paper, Parcel, Ticket, Warehouse
+from tests.shop.models import Bin, Line, Paper, Parcel, Ticket, Warehouse
 
 pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
 
@@ -111,6 +119,25 @@ def test_insert_that_met_another_row_has_read_nothing(alias: str) -> None:
     assert Paper.objects.using(alias).values_list("facts", "pages").get() == ("theirs", 5)
 
 
+def test_ignored_rows_are_not_on_record_as_accepted(alias: str) -> None:
+    """Only what an INSERT has made is; two rows of one resource are told apart by the number that it carries."""
+    one = stock(alias)
+    theirs = Line.objects.using(alias).create(order=1, number=1, quantity=5)
+    with lease(["stock:42", "stock:43", "line:1:1", "line:1:2"]):
+        one.save()
+        Stock.objects.using(alias).bulk_create([Stock(sku="42"), Stock(sku="43")], ignore_conflicts=True)
+        Line.objects.using(alias).bulk_create(
+            [Line(order=1, number=number) for number in (1, 2)], ignore_conflicts=True
+        )
+        inserts = FencedWrite.objects.using(alias).filter(action="insert")
+        made = Stock.objects.using(alias).get(sku="43")
+        assert sorted(inserts.values_list("resource", "object_pk", "token")) == [
+            ("line:1:2", "(1, 2)", Line.objects.using(alias).get(number=2).last_token),
+            ("stock:43", str(made.pk), made.last_token),
+        ]
+    assert quantities(alias) == {"42": 10, "43": 0} and theirs.pk
+
+
 def test_number_of_a_write_that_was_rolled_back_is_not_the_next_ones(alias: str) -> None:
     """I3: else the instance of the undone write would count as one that has read the next."""
     mine, theirs = boxes(alias)
@@ -176,6 +203,42 @@ def test_rows_without_a_name_are_mended_with_the_fence_lifted(alias: str) -> Non
         rows.filter(sku="e\nf").delete()
         rows.bulk_create([Stock(sku="g\nh")])
     assert set(quantities(alias)) == {"x", "y", "g\nh"}
+
+
+def test_upsert_with_the_fence_lifted_lowers_no_number(alias: str) -> None:
+    first, second = stock(alias), stock(alias, "43")
+    with connections[alias].cursor() as cursor:
+        cursor.execute("UPDATE inventory_demo_stock SET last_token = 5000000 WHERE sku = '42'")
+    with unfenced("import", database=alias) as number:
+        Stock.objects.using(alias).bulk_create(
+            [Stock(sku="42", quantity=1), Stock(sku="43", quantity=1), Stock(sku="44", quantity=1)],
+            update_conflicts=True,
+            unique_fields=None if alias == "maria" else ["sku"],
+            update_fields=["quantity"],
+        )
+    rows = Stock.objects.using(alias).order_by("sku").values_list("quantity", "last_token")
+    assert list(rows) == [(1, 5_000_000), (1, number), (1, number)] and first.pk != second.pk
+
+
+def test_row_that_is_gone_before_its_name_was_read(alias: str, outcomes: Callable[[], list[str]]) -> None:
+    stock(alias)
+    raw = Stock.objects.using(alias).raw("SELECT id, quantity FROM inventory_demo_stock")
+    late = [raw[0] for _ in range(4)]
+    with lease("stock:42"):
+        Stock.objects.using(alias).get().delete()
+        late[0].sku = "43"
+        for write in (
+            late[0].save,
+            lambda: late[1].save(update_fields=["quantity"]),
+            late[2].delete,
+            lambda: Stock.objects.using(alias).bulk_update([late[3]], ["quantity"]),
+        ):
+            with pytest.raises(RowMissingError):
+                write()
+    with pytest.raises(RowMissingError):
+        raw[0].save() if list(raw) else late[1].fence_name()
+    assert not Stock.objects.using(alias).exists()
+    assert outcomes() == ["accepted", *["missing"] * 4]
 
 
 def test_lost_number_that_the_body_swallows(alias: str, overtaken: Pair) -> None:

@@ -1,0 +1,49 @@
+"""Deletes and ``SET_NULL`` that begin at an unfenced row and reach fenced ones pass the fence as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.db import connections
+from django.db.models.deletion import Collector
+
+from fencing.bulkwrites import fenced_steps
+from fencing.deletes import carry_out, fenced_rows
+
+Deleted = tuple[int, dict[str, int]]
+
+
+def wrap_collector() -> None:
+    """Let every delete of Django pass the fence; once for the process."""
+    if not hasattr(Collector.delete, "fencing"):
+        Collector.delete = fenced(Collector.delete)  # type: ignore[method-assign, assignment]
+
+
+def fenced(delete: Callable[[Any], Deleted]) -> Callable[[Any], Deleted]:
+    """Django's ``Collector.delete``, which judges the fenced rows that it is going to delete, unless that was done."""
+
+    @wraps(delete)
+    def fenced_delete(self: Any) -> Deleted:
+        _update_through_fence(self)
+        reached = () if getattr(self, "fencing_judged", False) else fenced_rows(self)
+        if not reached:
+            return delete(self)
+        connection = connections[self.using]
+        with fenced_steps(connection):
+            return carry_out(connection, reached, lambda: delete(self))
+
+    fenced_delete.fencing = True  # type: ignore[attr-defined]
+    return fenced_delete
+
+
+def _update_through_fence(collector: Any) -> None:
+    """Let rows be set to NULL by a fenced queryset also where Django has read them, and would go by their keys."""
+    for (field, _value), several in collector.field_updates.items():
+        if not hasattr(field.model, "fence_name"):
+            continue
+        for place, rows in enumerate(several):
+            if getattr(rows, "_result_cache", ()) is not None:
+                keys = [one.pk for one in rows]
+                several[place] = field.model._base_manager.using(collector.using).filter(pk__in=keys)

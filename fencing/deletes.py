@@ -1,0 +1,166 @@
+"""Fenced deletes: everything that a delete reaches is judged before anything of it is deleted.
+
+Django deletes collected instances by their keys, past every manager and queryset, and asks nobody before but the
+receivers of ``pre_delete``, one instance at a time. So ``Collector.delete`` is wrapped (``cascades``), the only place
+in Django where this package does so: a delete that begins at an unfenced row would else reach fenced ones unjudged,
+and end with the guard's ``IntegrityError`` even under a live lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from contextvars import ContextVar
+from functools import cache
+from typing import Any, TypeVar
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Model, QuerySet
+from django.db.models.deletion import Collector
+
+from fencing.bulkwrites import (
+    LockedRow,
+    RefusalError,
+    admit,
+    connection_of,
+    fenced_steps,
+    keys_in,
+    leases_for,
+    lock_rows,
+    record_rows,
+)
+from fencing.exceptions import RowMissingError
+from fencing.leases import Lease
+from fencing.lifting import lifted, naming_token
+from fencing.naming import ModelFence, fence_of
+from fencing.resources import bound_idling
+from fencing.statements import attempt
+from fencing.writes import record_unfenced
+
+_Result = TypeVar("_Result")
+Reached = Sequence[tuple[type[Model], Any]]
+
+# Models whose rows a delete under way has locked and judged already.
+_judged: ContextVar[frozenset[type[Model]]] = ContextVar("fencing_judged", default=frozenset())
+
+
+def ensure_there(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any) -> None:
+    """Raise a refusal if the row is gone; if it is there, it is locked now."""
+    if not lock_rows(connection, fence, [pk]):
+        tried = attempt(lease, fence, pk, lease.newest_token, action="delete", seen=None)
+        raise RefusalError(RowMissingError, lease, tried)
+
+
+def delete_rows(
+    connection: BaseDatabaseWrapper, objects: Any, origin: Any, *, keep_parents: bool = False
+) -> tuple[int, dict[str, int]]:
+    """Delete what Django would delete for ``objects``, every fenced row of it under the lease of its resource.
+
+    Runs inside ``fenced_steps``.
+    """
+    collector = Collector(using=connection.alias, origin=origin)
+    collector.collect(objects, keep_parents=keep_parents)
+    collector.fencing_judged = True  # type: ignore[attr-defined]
+    return carry_out(connection, fenced_rows(collector, keep_parents=keep_parents), collector.delete)
+
+
+def carry_out(connection: BaseDatabaseWrapper, reached: Reached, delete: Callable[[], _Result]) -> _Result:
+    """Judge the rows of each model that ``delete`` is going to delete, then let it, then record them.
+
+    Runs inside ``fenced_steps``. The highest number is named to the guard, which judges every single row once more.
+    """
+    admitted = [one for model, matched in reached for one in _admit_delete(connection, model, matched)]
+    tokens = [token for _fence, lease, _rows, token in admitted if lease is not None]
+    judged = frozenset(fence_of(model).owner for model, _matched in reached)
+    with ExitStack() as stack:
+        if tokens:
+            stack.enter_context(naming_token(connection, max(tokens)))
+        stack.callback(_judged.reset, _judged.set(_judged.get() | judged))
+        result = delete()
+        for fence, lease, rows, token in admitted:
+            if lease is None:
+                record_unfenced(connection, fence, [(row.pk, row.resource) for row in rows], token, "delete")
+            else:
+                record_rows(connection, fence, lease, rows, token, "delete")
+    return result
+
+
+_Admitted = tuple[ModelFence, "Lease | None", list[LockedRow], int]
+
+
+def _admit_delete(connection: BaseDatabaseWrapper, model: type[Model], matched: Any) -> list[_Admitted]:
+    """Judge the rows of one model that are to be deleted: by lease, with their number; None where the fence is lifted."""
+    fence = fence_of(model)
+    rows = lock_rows(connection, fence, matched)
+    number = lifted(connection)
+    if number is not None:
+        return [(fence, None, rows, number)]
+    admitted: list[_Admitted] = []
+    for lease, group in leases_for(fence, rows, f"deleting {fence.label}"):
+        bound_idling(connection, lease)
+        admitted.append((fence, lease, group, admit(connection, fence, lease, group, "delete")))
+    return admitted
+
+
+def raw_delete(queryset: QuerySet[Any], using: str | None) -> int:
+    """Django's fast delete of a cascade: judged here unless the delete that it belongs to has judged it."""
+    fence, connection = fence_of(queryset.model), connection_of(queryset.using(using))
+    if fence.owner in _judged.get() or not queryset.exists():
+        return _plain_raw_delete(queryset, using)
+    with fenced_steps(connection):
+        reached = [(queryset.model, keys_in(queryset))]
+        return carry_out(connection, reached, lambda: _plain_raw_delete(queryset, using))
+
+
+def _plain_raw_delete(queryset: QuerySet[Any], using: str | None) -> int:
+    return QuerySet._raw_delete(queryset, using)
+
+
+def fenced_rows(collector: Any, *, keep_parents: bool = False) -> Reached:
+    """The fenced rows that a delete is going to remove, by model: their keys, or a queryset of keys."""
+    models = [*collector.data, *(queryset.model for queryset in collector.fast_deletes)]
+    if any(map(_database_reaches_fenced, models)):
+        collector = _followed_into_database(collector, keep_parents=keep_parents)
+    reached: list[tuple[type[Model], Any]] = [
+        (model, [one.pk for one in instances]) for model, instances in collector.data.items() if instances
+    ]
+    reached += [
+        (queryset.model, keys_in(queryset)) for queryset in collector.fast_deletes if _is_fenced(queryset.model)
+    ]
+    return [(model, keys) for model, keys in reached if _owns_row(model)]
+
+
+def _followed_into_database(collector: Any, *, keep_parents: bool) -> Any:
+    """A collector of the same that has followed the database's own cascades, too."""
+    followed: Any = Collector(using=collector.using, origin=collector.origin)
+    followed.force_collection = True
+    for objects in [*map(list, collector.data.values()), *map(list, collector.fast_deletes)]:
+        followed.collect(objects, keep_parents=keep_parents, fail_on_restricted=False)
+    return followed
+
+
+@cache
+def _database_reaches_fenced(model: type[Model]) -> bool:
+    """Whether the database itself deletes fenced rows with those of ``model``: ``DB_CASCADE``, from Django 6.1 on."""
+    pending, seen = [model], set()
+    while pending:
+        present = pending.pop()
+        if present in seen:
+            continue
+        seen.add(present)
+        for relation in present._meta.related_objects:
+            if getattr(relation.on_delete, "operation", "") == "CASCADE":
+                child = relation.related_model
+                if _owns_row(child):
+                    return True
+                pending.append(child)
+    return False
+
+
+def _is_fenced(model: type[Model]) -> bool:
+    return any(field.attname == "last_token" for field in model._meta.concrete_fields) and hasattr(model, "fence_name")
+
+
+def _owns_row(model: type[Model]) -> bool:
+    """Whether deleting from this model's own table deletes the row that carries the token."""
+    return _is_fenced(model) and fence_of(model).owner is model._meta.concrete_model
