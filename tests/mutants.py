@@ -1073,8 +1073,8 @@ MUTANTS = (
     ),
     Mutant(
         name="an upsert meets rows of its own resource only (MariaDB)",
-        file="fencing/querysets.py",
-        old="keys = list(unique_keys(fence.owner, with_pk=any(obj.pk is not None for obj in objs)))",
+        file="fencing/conflicts.py",
+        old="keys = list(unique_keys(fence.owner, with_pk=any(one.pk is not None for one in objects)))",
         new="keys = []",
         tests=(MANY + "test_upsert[maria]",),
     ),
