@@ -306,11 +306,9 @@ def test_refusal_by_a_prepared_statement(overtaken: Any) -> None:
     assert Stock.objects.get(sku="42").quantity == 90
 
 
-class Wrapped(models.Field):  # type: ignore[type-arg]
-    """A field whose value stands inside SQL of its own."""
-
-    def get_placeholder(self, value: Any, compiler: Any, connection: Any) -> str:
-        return "abs(%s)"
+# A field whose value stands inside SQL of its own; Django 6.1 has another name for that.
+PLACEHOLDER = "get_placeholder_sql" if hasattr(models.BinaryField, "get_placeholder_sql") else "get_placeholder"
+Wrapped = type("Wrapped", (models.Field,), {PLACEHOLDER: lambda *_args: "abs(%s)", "__module__": __name__})
 
 
 class Listed(models.Field):  # type: ignore[type-arg]
