@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from fencing import conf
 from fencing.backends import get_backend
-from fencing.backends.base import GrantEvent
+from fencing.collector import merge
 from fencing.connections import autocommit, in_test_environment, in_testcase, in_user_transaction
 from fencing.exceptions import FencingError
 from fencing.heartbeat import chores
@@ -154,7 +154,7 @@ def collect(using: str = conf.DEFAULT_ALIAS, *, batch: int = COLLECT_BATCH, most
     for partition in range(config.partitions):
         while events := backend.read_events(place.space, partition, batch):
             with autocommit(config.database) as connection:
-                _merge(connection, config.namespace, events)
+                merge(connection, config.namespace, events)
             backend.forget_events(place.space, partition, [event.id for event in events])
             collected += len(events)
             if len(events) < batch or (most is not None and collected >= most):
@@ -176,65 +176,4 @@ def _collect_quietly(using: str) -> None:
     except (DatabaseError, FencingError):
         logger.warning(
             "Grant events of backend %r could not be collected now; they stay in the store", using, exc_info=True
-        )
-
-
-def _merge(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[GrantEvent]) -> None:
-    """Insert or complete the grants' rows in the order of their tokens, so that two collectors do not deadlock."""
-    adapt = connection.ops.adapt_datetimefield_value
-    grants, over = quoted("TokenGrant"), _GrantUpserts(connection)
-    granted = sorted((e for e in events if e.kind == "granted"), key=lambda e: e.token)
-    ended = sorted((e for e in events if e.kind != "granted"), key=lambda e: e.token)
-    with connection.cursor() as cursor:
-        for event in granted:
-            cursor.execute(
-                f"INSERT INTO {grants} (namespace, token, resource, holder, task_id, task_name, ttl, granted_at, ended) "
-                f"VALUES (%s, %s, %s, %s, %s, %s, %s, %s, '') {over.granted}",
-                [
-                    namespace,
-                    event.token,
-                    event.resource,
-                    event.holder,
-                    event.info.task_id,
-                    event.info.task_name,
-                    event.ttl,
-                    adapt(event.at),
-                ],
-            )
-            cursor.execute(
-                f"UPDATE {grants} SET ended = 'expired', ended_at = %s "
-                "WHERE namespace = %s AND resource = %s AND token < %s AND ended = ''",
-                [adapt(event.at), namespace, event.resource, event.token],
-            )
-        for event in ended:
-            cursor.execute(
-                f"INSERT INTO {grants} (namespace, token, resource, holder, task_id, task_name, ttl, ended_at, ended) "
-                f"VALUES (%s, %s, %s, %s, '', '', 0, %s, %s) {over.ended}",
-                [namespace, event.token, event.resource, event.holder, adapt(event.at), event.kind],
-            )
-
-
-class _GrantUpserts:
-    """How the INSERTs of ``_merge`` complete a grant's row that exists: with its beginning, or with its end."""
-
-    def __init__(self, connection: BaseDatabaseWrapper) -> None:
-        names = ("task_id", "task_name", "ttl", "granted_at")
-        grants = quoted("TokenGrant")
-        # A release that was sent twice finds nothing the second time: that is no loss.
-        if connection.vendor == "mysql":
-            counts = f"VALUES(ended) <> 'lost' OR {grants}.ended IN ('', 'expired')"
-            self.granted = f"ON DUPLICATE KEY UPDATE {', '.join(f'{name} = VALUES({name})' for name in names)}"
-            # In this order: MariaDB sees what it has assigned already.
-            self.ended = (
-                f"ON DUPLICATE KEY UPDATE ended_at = IF({counts}, IF({grants}.ended_at < VALUES(ended_at), "
-                f"{grants}.ended_at, VALUES(ended_at)), {grants}.ended_at), "
-                f"ended = IF({counts}, VALUES(ended), {grants}.ended)"
-            )
-            return
-        conflict = "ON CONFLICT (namespace, token) DO UPDATE SET"
-        self.granted = f"{conflict} {', '.join(f'{name} = excluded.{name}' for name in names)}"
-        self.ended = (
-            f"{conflict} ended = excluded.ended, ended_at = CASE WHEN "
-            f"{grants}.ended_at < excluded.ended_at THEN {grants}.ended_at ELSE excluded.ended_at END "
-            f"WHERE excluded.ended <> 'lost' OR {grants}.ended IN ('', 'expired')"
         )

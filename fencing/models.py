@@ -93,6 +93,8 @@ class TokenGrant(models.Model):
         indexes = (
             models.Index(fields=("namespace", "resource", "-token"), name="fencing_grant_resource"),
             models.Index(fields=("-granted_at", "-id"), name="fencing_grant_time"),
+            # A resource can have a million grants, and each new one ends those before it that nobody has told the end of.
+            models.Index(fields=("namespace", "resource"), name="fencing_grant_open", condition=models.Q(ended="")),
             models.Index(fields=("task_id",), name="fencing_grant_task", condition=~models.Q(task_id="")),
         )
 

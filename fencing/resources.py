@@ -51,39 +51,47 @@ def row_of(lease: Lease) -> list[Any]:
 
 
 def raising(condition: str, *, begins: int, source: str = "") -> str:
-    """PostgreSQL: the CTEs that raise the row to a lease's token; the last, ``raised``, is empty if that is refused.
+    """PostgreSQL: the UPDATE that raises a row which is there to a lease's token, if it is not a newer holder's.
 
-    A row that is there is updated. One that is not may have been forgotten, so it is created above the floor only;
-    the floor is locked, because pruning may raise it and forget the row while this waits for something else. Somebody
-    else may create it in the same moment.
+    The lease's values stand in it by name: ``namespace``, ``resource``, ``grant_token`` and ``holder``.
 
     Args:
         condition: what else must be true, or "true".
         begins: by how much the count of begins rises.
         source: a CTE that is to be evaluated before, or "".
     """
-    table, floors = quoted("FencedResource"), quoted("ResourceFloor")
-    passes = PASSES.format(table=table)
+    table = quoted("FencedResource")
     counted = f", begins = {table}.begins + {begins}" if begins else ""
-    before = f", {source}" if source else ""
     return (
-        f"known AS (UPDATE {table} SET last_token = %(grant_token)s, holder = %(holder)s{counted}"
+        f"UPDATE {table} SET last_token = %(grant_token)s, holder = %(holder)s{counted}"
         f"{f' FROM {source}' if source else ''} WHERE namespace = %(namespace)s AND name = %(resource)s "
-        f"AND {passes} AND {condition} RETURNING {table}.begins), "
-        f"created AS (INSERT INTO {table} (namespace, name, last_token, holder, begins) "
-        f"SELECT %(namespace)s, %(resource)s, %(grant_token)s, %(holder)s, {begins} FROM {floors} AS floor{before} "
-        f"WHERE floor.namespace = %(namespace)s AND floor.token < %(grant_token)s AND {condition} "
-        "AND NOT EXISTS (SELECT 1 FROM known) FOR SHARE OF floor "
+        f"AND {PASSES.format(table=table)} AND {condition} RETURNING {table}.begins"
+    )
+
+
+def creating(condition: str, *, begins: int, source: str = "") -> str:
+    """PostgreSQL: the INSERT of a row that is not there, above the floor only, because it may have been forgotten.
+
+    The floor is locked: pruning may raise it and forget the row while this waits for something else. Somebody else may
+    create the row in the same moment. Names and arguments as for ``raising``.
+    """
+    table = quoted("FencedResource")
+    counted = f", begins = {table}.begins + {begins}" if begins else ""
+    return (
+        f"INSERT INTO {table} (namespace, name, last_token, holder, begins) "
+        f"SELECT %(namespace)s, %(resource)s, %(grant_token)s, %(holder)s, {begins} "
+        f"FROM {quoted('ResourceFloor')} AS floor{f', {source}' if source else ''} "
+        f"WHERE floor.namespace = %(namespace)s AND floor.token < %(grant_token)s AND {condition} FOR SHARE OF floor "
         "ON CONFLICT (namespace, name) DO UPDATE SET last_token = excluded.last_token, holder = excluded.holder"
-        f"{counted} WHERE {passes} RETURNING begins), "
-        "raised AS (SELECT begins FROM known UNION ALL SELECT begins FROM created)"
+        f"{counted} WHERE {PASSES.format(table=table)} RETURNING begins"
     )
 
 
 def passing(locked: str, *, begun: bool) -> str:
     """PostgreSQL: the CTEs that pass the row once rows are locked; the last one, ``passed``, is empty if it refuses.
 
-    The lease's values stand in it by name: ``namespace``, ``resource``, ``grant_token`` and ``holder``.
+    The lease's values stand in it by name: ``namespace``, ``resource``, ``grant_token`` and ``holder``. A row that is
+    not there refuses, too (see ``pass_unknown``).
 
     Args:
         locked: the condition that is true once all rows are locked, and there are any.
@@ -95,9 +103,16 @@ def passing(locked: str, *, begun: bool) -> str:
         return f"passed AS MATERIALIZED (SELECT 1 FROM {table} WHERE {mine})"
     raised = raising(f"{locked} AND NOT EXISTS (SELECT 1 FROM shared)", begins=0)
     return (
-        f"shared AS MATERIALIZED (SELECT 1 FROM {table} WHERE {locked} AND {mine} FOR SHARE), {raised}, "
+        f"shared AS MATERIALIZED (SELECT 1 FROM {table} WHERE {locked} AND {mine} FOR SHARE), raised AS ({raised}), "
         "passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)"
     )
+
+
+def pass_unknown(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
+    """After ``passing`` has refused: whether the resource was unknown, and its row is there and the lease's now."""
+    if look(connection, lease.namespace, lease.resource).token is not None:
+        return False
+    return raise_row(connection, row_of(lease), begins=0) is not None
 
 
 def pass_resource(connection: BaseDatabaseWrapper, lease: Lease, *, begun: bool) -> bool:
@@ -141,12 +156,18 @@ def raise_row(
 def _raise_at_once(
     connection: BaseDatabaseWrapper, row: Mapping[str, Any], begins: int, bound: float | None
 ) -> int | None:
+    before, source = "", ""
     if bound is not None and not in_testcase(connection):
-        before = f"bound AS MATERIALIZED (SELECT {named(LOCK_BOUND, ['bound', 'bound'])}), "
-        text, row = before + raising("true", begins=begins, source="bound"), {**row, "bound": milliseconds(bound)}
-    else:
-        text = raising("true", begins=begins)
-    return _number(connection, f"WITH {text} SELECT begins FROM raised", row)
+        before, source = f"bound AS MATERIALIZED (SELECT {named(LOCK_BOUND, ['bound', 'bound'])}), ", "bound"
+        row = {**row, "bound": milliseconds(bound)}
+    known = raising("true", begins=begins, source=source)
+    created = creating("NOT EXISTS (SELECT 1 FROM known)", begins=begins, source=source)
+    return _number(
+        connection,
+        f"WITH {before}known AS ({known}), created AS ({created}) "
+        "SELECT begins FROM known UNION ALL SELECT begins FROM created",
+        row,
+    )
 
 
 def _raise_in_turn(

@@ -24,15 +24,12 @@ from fencing.exceptions import (
     StaleWriteError,
     WriteRejectedError,
 )
-from fencing.floors import let_in
 from fencing.history import Attempt
 from fencing.leases import Lease
 from fencing.naming import ModelFence
-from fencing.resources import (
-    seen_token,
-)
+from fencing.resources import pass_unknown, seen_token
 from fencing.rowstatement import send_statement
-from fencing.statements import RowWrite, Verdict, attempt_of, plain, send_steps
+from fencing.statements import RowWrite, Verdict, attempt_of, has_begun, plain, send_steps
 
 OUTCOMES: dict[type[WriteRejectedError], str] = {
     StaleWriteError: "stale",
@@ -74,7 +71,7 @@ def send(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: 
     one_column = len(write.fence.keys) == 1
     if connection.vendor == "postgresql" and one_column and not write.returning:
         verdict = send_statement(connection, lease, write, token)
-        if verdict.passed or not let_in(connection, lease.namespace, lease.resource, lease.token):
+        if verdict.passed or has_begun(connection, lease) or not pass_unknown(connection, lease):
             return verdict
         return send_statement(connection, lease, write, token)
     return send_steps(connection, lease, write, token)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, OperationalError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection, connections, transaction
+from django.test.utils import CaptureQueriesContext
 
-from fencing import LeaseBackendError, StaleWriteError, history, lease
+from fencing import LeaseBackendError, StaleWriteError, collector, history, lease
 from fencing.acquiring import acquire
 from fencing.backends import get_backend
+from fencing.backends.base import GrantEvent, HolderInfo
 from fencing.history import collect
 from fencing.models import FencedWrite, TokenGrant
 from fencing.scope import holding
@@ -21,7 +25,8 @@ from fencing.tokens import place_of
 from inventory_demo.models import Stock
 from tests.concurrency import BOUND, threads, wait_until
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
+MARIA = pytest.mark.django_db(databases=["default", "maria"], transaction=True)
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +81,7 @@ def test_collecting_fails_before_the_rows_are_there_and_loses_nothing(monkeypatc
     with lease("stock:42"):
         pass
     with monkeypatch.context() as patch:
-        patch.setattr(history, "_merge", lambda *args: (_ for _ in ()).throw(OperationalError("down")))
+        patch.setattr(history, "merge", lambda *args: (_ for _ in ()).throw(OperationalError("down")))
         with pytest.raises(OperationalError):
             collect()
     assert waiting_events() == 2
@@ -89,8 +94,8 @@ def test_end_that_is_collected_before_its_grant() -> None:
         pass
     backend = get_backend()
     events = list(backend.read_events(place_of(backend, "x").space, 0, 10))
-    history._merge(connection, backend.config.namespace, events[1:])
-    history._merge(connection, backend.config.namespace, events[:1])
+    collector.merge(connection, backend.config.namespace, events[1:])
+    collector.merge(connection, backend.config.namespace, events[:1])
     grant = TokenGrant.objects.get()
     assert grant.ended == "released" and grant.granted_at is not None and grant.ttl == 30.0
 
@@ -212,3 +217,138 @@ def test_two_grants_never_share_a_token_in_the_history() -> None:
         collect()
     with pytest.raises(IntegrityError):
         TokenGrant.objects.create(namespace=held.namespace, token=held.token, resource="x", holder="y")
+
+
+# Merging
+
+
+@pytest.fixture(params=["default", "lite", pytest.param("maria", marks=MARIA)])
+def alias(request: pytest.FixtureRequest) -> str:
+    """The database that the events are merged into."""
+    return str(request.param)
+
+
+def an_event(kind: Any, token: int, at: int, resource: str = "r") -> GrantEvent:
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    info = HolderInfo(task_id=f"id {token}", task_name="t")
+    moment = began + timedelta(seconds=at)
+    return GrantEvent(
+        id=f"{token}-{kind}", kind=kind, token=token, resource=resource, holder=f"h{token}", at=moment, ttl=5.0, info=info
+    )  # fmt: skip
+
+
+def a_history() -> list[GrantEvent]:
+    """Grants of three resources in turn: released, released twice, lost, revoked, never told."""
+    events: list[GrantEvent] = []
+    for token in range(1, 31):
+        at, resource, turn = token * 10, f"r{token % 3}", token // 3 % 5
+        events.append(an_event("granted", token, at, resource))
+        ends = [["released"], ["released", "lost"], ["lost"], ["revoked", "lost"], []][turn]
+        events += [an_event(kind, token, at + 5 + number, resource) for number, kind in enumerate(ends)]
+    return events
+
+
+def merged(alias: str, *batches: list[GrantEvent]) -> list[tuple[Any, ...]]:
+    TokenGrant.objects.using(alias).all().delete()
+    for batch in batches:
+        collector.merge(connections[alias], "n", batch)
+    names = ("token", "resource", "holder", "task_id", "task_name", "ttl", "granted_at", "ended_at", "ended")
+    return list(TokenGrant.objects.using(alias).order_by("token").values_list(*names))
+
+
+def test_batch_of_any_size_is_merged_by_two_statements(alias: str) -> None:
+    with CaptureQueriesContext(connections[alias]) as sent:
+        collector.merge(connections[alias], "n", a_history())
+    assert len([one for one in sent if "INSERT" in one["sql"] or "UPDATE" in one["sql"]]) == 2
+    assert TokenGrant.objects.using(alias).count() == 30
+
+
+def test_what_merging_tells(alias: str) -> None:
+    rows = {row[0]: row for row in merged(alias, a_history())}
+    how = {1: "released", 3: "released", 6: "lost", 9: "revoked", 12: "expired", 30: "released"}
+    assert {token: rows[token][8] for token in how} == how
+    assert [token for token, row in rows.items() if not row[8]] == [28, 29], "the last ones of their resources"
+    assert rows[12][7] == rows[15][6], "it had expired when the next one was granted"
+    assert rows[3][7] - rows[3][6] == timedelta(seconds=5), "the first of two releases counts"
+
+
+def test_merging_again_in_any_order_and_in_other_batches_changes_nothing(alias: str) -> None:
+    events = a_history()
+    once = merged(alias, events)
+    assert merged(alias, events, events) == once
+    one_by_one = [[event] for event in events]
+    assert merged(alias, *one_by_one, events) == once
+    how = [(row[0], row[8]) for row in once]
+    for seed in range(6):
+        mixed = events * 2
+        random.Random(seed).shuffle(mixed)  # noqa: S311
+        parts = [mixed[first : first + 7] for first in range(0, len(mixed), 7)]
+        assert [(row[0], row[8]) for row in merged(alias, *parts)] == how
+        assert merged(alias, mixed)[-1] == once[-1]
+
+
+def test_grant_that_is_collected_after_its_successor_has_ended_as_well(alias: str) -> None:
+    first, second = an_event("granted", 1, 10), an_event("granted", 2, 20)
+    assert [row[8] for row in merged(alias, [second], [first])] == ["expired", ""]
+
+
+def test_collectors_that_block_each_other_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deadlock of the database's: nothing has happened, and nothing is lost."""
+    failing = iter([True, True, False])
+    upsert = collector._upsert
+
+    def sometimes(cursor: Any, *args: Any) -> None:
+        if next(failing, False):
+            raise OperationalError(1213, "Deadlock found")
+        upsert(cursor, *args)
+
+    monkeypatch.setattr(collector, "_upsert", sometimes)
+    collector.merge(connection, "n", a_history())
+    assert TokenGrant.objects.count() == 30
+    monkeypatch.setattr(collector, "_upsert", lambda *args: (_ for _ in ()).throw(OperationalError(1213, "Deadlock")))
+    with pytest.raises(OperationalError):
+        collector.merge(connection, "n", a_history())
+
+
+def test_collectors_in_processes_that_are_killed_lose_and_repeat_nothing(process_environment: dict[str, str]) -> None:
+    """Several at a time, killed at any moment and started again, while workers go on; one of those is killed as well."""
+    collecting = (
+        "import django; django.setup()\nfrom fencing.history import collect\n"
+        "print('on', flush=True)\nwhile True: collect(batch=3)\n"
+    )
+    working = (
+        "import django; django.setup()\nfrom fencing import lease\nimport sys\n"
+        "for number in range(60):\n    with lease(f'stock:{sys.argv[1]}-{number % 4}') as held: print(held.token, flush=True)\n"
+        "held = lease(f'stock:{sys.argv[1]}-left', ttl=600).__enter__()\nprint(held.token, flush=True)\nsys.stdin.read()\n"
+    )
+
+    def start(script: str, *args: str) -> subprocess.Popen[bytes]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        return subprocess.Popen([sys.executable, "-c", script, *args], env=process_environment, **pipes)  # type: ignore[call-overload,no-any-return]
+
+    def stop(child: subprocess.Popen[bytes]) -> None:
+        child.kill()
+        child.communicate(timeout=BOUND)
+
+    workers = [start(working, str(number)) for number in range(2)]
+    collectors = [start(collecting) for _ in range(2)]
+    tokens: list[int] = []
+    try:
+        for child in collectors:
+            assert child.stdout and child.stdout.readline()
+        for turn in range(61):
+            for worker in workers:
+                assert worker.stdout is not None
+                tokens.append(int(worker.stdout.readline()))
+            if turn % 15 == 14:
+                stop(collectors.pop(0))
+                collectors.append(start(collecting))
+    finally:
+        for child in [*workers, *collectors]:
+            stop(child)
+    collect()
+    assert waiting_events() == 0
+    rows = dict(TokenGrant.objects.values_list("token", "ended"))
+    assert sorted(rows) == sorted(tokens)
+    assert [ended for _token, ended in sorted(rows.items())].count("") == 2, "of the killed workers' last leases"
+    assert set(rows.values()) == {"released", ""}

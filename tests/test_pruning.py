@@ -259,13 +259,15 @@ def test_forgotten_resource_lets_the_next_holder_in(
 
 
 @pytest.mark.parametrize("alias", ["default"], indirect=True)
-def test_unknown_resource_costs_no_further_statement(stock: Stock, django_assert_num_queries: Any) -> None:
+def test_known_resource_costs_no_statement_for_the_floor(stock: Stock, django_assert_num_queries: Any) -> None:
     held, mine = grant(), Stock.objects.get()
-    with django_assert_num_queries(1):
-        mine.save(lease=held)
+    with django_assert_num_queries(4):
+        mine.save(lease=held)  # refused, looked at, created, sent again
     again = grant()
     with django_assert_num_queries(1):
         mine.save(lease=again)
+    with django_assert_num_queries(1):
+        assert raise_row(connection, [namespace(), "stock:43", 5, "h"], begins=1) == 1
 
 
 def test_live_lease_is_never_forgotten(stock: Stock, alias: str, keep: Callable[..., None]) -> None:
@@ -372,6 +374,20 @@ def test_old_statement_that_waits_while_its_resource_is_forgotten(keep: Callable
     assert Stock.objects.get().last_token == 0 and not FencedResource.objects.exists()
 
 
+def test_begin_that_waits_while_its_resource_is_forgotten() -> None:
+    """The same with the floor in one statement's view: read without a lock it would still be as it was."""
+    row = FencedResource.objects.create(namespace=namespace(), name="stock:42", last_token=5, holder="h")
+    with threads() as start:
+        with transaction.atomic():
+            FencedResource.objects.select_for_update().get(pk=row.pk)
+            waiting = start(lambda: raise_row(connection, [namespace(), "stock:42", 7, "other"], begins=1))
+            wait_until(lambda: waiting_for_locks() == 1, "the begin waits for the resource's row")
+            start(raise_floor, "default", namespace(), 9).result(BOUND)
+            row.delete()
+        assert waiting.result(BOUND) is None
+    assert not FencedResource.objects.exists()
+
+
 @pytest.mark.parametrize("alias", ["default", pytest.param("maria", marks=MARIA)], indirect=True)
 def test_floor_waits_for_rows_that_were_created_below_it_and_holds_nobody_up(alias: str) -> None:
     namespace = "floor"
@@ -467,19 +483,17 @@ def test_without_a_floor_nothing_gets_in_until_there_is_one(stock: Stock, alias:
     assert ResourceFloor.objects.using(alias).get().token == 0
 
 
-def test_floor_that_comes_while_a_statement_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_floor_that_comes_while_a_statement_is_under_way() -> None:
     """Its view has none, a look afterwards finds one: it is sent again instead of being refused."""
-    ResourceFloor.objects.all().delete()
-    Stock.objects.create(sku="42", quantity=10)
-    held, mine = grant(), Stock.objects.get()
+    row = FencedResource.objects.create(namespace="new", name="stock:42", last_token=5, holder="h")
     with threads() as start:
         with transaction.atomic():
-            Stock.objects.select_for_update().get()
-            waiting = start(lambda: mine.save(lease=held))
-            wait_until(lambda: waiting_for_locks() == 1, "the statement waits for the row")
-            start(lambda: create_floor(connection, held.namespace)).result(BOUND)
-        waiting.result(BOUND)
-    assert Stock.objects.get().last_token == held.token
+            FencedResource.objects.select_for_update().get(pk=row.pk)
+            waiting = start(lambda: raise_row(connection, ["new", "stock:42", 7, "other"], begins=1))
+            wait_until(lambda: waiting_for_locks() == 1, "the begin waits for the resource's row")
+            start(raise_floor, "default", "new", 6).result(BOUND)
+            row.delete()
+        assert waiting.result(BOUND) == 1
 
 
 def test_floors_come_with_the_tables() -> None:

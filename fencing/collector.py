@@ -1,0 +1,130 @@
+"""Grant events become rows of ``TokenGrant``: a batch by two statements, with one result however often they come."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import OperationalError
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from fencing.backends.base import GrantEvent
+from fencing.databases import SERIALIZATION_FAILURES, code_of
+from fencing.tables import quoted
+
+# As many rows in one statement.
+ROWS = 500
+# Each try that fails means that another collector was in the way.
+TRIES = 5
+
+
+def merge(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[GrantEvent]) -> None:
+    """Insert or complete the rows of the events' grants, and end those that a newer grant has followed.
+
+    The rows are written in the order of their tokens, so collectors hardly ever stand in each other's way; where two
+    do after all, one of them begins again. How a grant ended does not depend on the order of the events, nor on how
+    often they come. Each of the two statements commits by itself, so that the second sees what other collectors wrote.
+    """
+    for first in range(0, len(events), ROWS):
+        part = events[first : first + ROWS]
+        for tries_left in reversed(range(TRIES)):
+            try:
+                with connection.cursor() as cursor:
+                    _upsert(cursor, namespace, list(folded(part)))
+                    _expire(cursor, namespace, {event.resource for event in part if event.kind == "granted"})
+                break
+            except OperationalError as error:
+                if code_of(error) not in SERIALIZATION_FAILURES or not tries_left:
+                    raise
+
+
+@dataclass(slots=True)
+class GrantRow:
+    """What events tell of one grant: its beginning, its end, or both."""
+
+    token: int
+    resource: str
+    holder: str
+    task_id: str = ""
+    task_name: str = ""
+    ttl: float = 0.0
+    granted_at: datetime | None = None
+    ended_at: datetime | None = None
+    ended: str = ""
+
+    def add(self, event: GrantEvent) -> None:
+        """Take over what an event tells. A release that was sent twice finds nothing the second time: that is no loss."""
+        if event.kind == "granted":
+            self.granted_at, self.ttl = event.at, event.ttl
+            self.task_id, self.task_name = event.info.task_id, event.info.task_name
+        elif event.kind != "lost" or not self.ended:
+            self.ended_at = event.at if self.ended_at is None else min(self.ended_at, event.at)
+            self.ended = event.kind
+
+
+def folded(events: Iterable[GrantEvent]) -> Iterator[GrantRow]:
+    """One row for each grant that the events tell of, in the order of the tokens."""
+    rows: dict[int, GrantRow] = {}
+    for event in events:
+        rows.setdefault(event.token, GrantRow(event.token, event.resource, event.holder)).add(event)
+    newer: dict[str, datetime] = {}
+    for token in sorted(rows, reverse=True):
+        row = rows[token]
+        # A lease was over at the latest when the next one was granted, whenever its holder noticed.
+        if row.ended == "lost" and row.ended_at and (granted := newer.get(row.resource)):
+            row.ended_at = min(row.ended_at, granted)
+        if row.granted_at is not None:
+            newer[row.resource] = row.granted_at
+    return (rows[token] for token in sorted(rows))
+
+
+def _upsert(cursor: Any, namespace: str, rows: Sequence[GrantRow]) -> None:
+    """Insert the rows, or complete those that exist with their beginning or their end, in one statement."""
+    names = ("token", "resource", "holder", "task_id", "task_name", "ttl", "granted_at", "ended_at", "ended")
+    time = cursor.db.ops.adapt_datetimefield_value
+    values: list[Any] = []
+    for row in rows:
+        values += [namespace, row.token, row.resource, row.holder, row.task_id, row.task_name, row.ttl]
+        values += [time(row.granted_at), time(row.ended_at), row.ended]
+    marks = ", ".join([f"({', '.join(['%s'] * (len(names) + 1))})"] * len(rows))
+    cursor.execute(
+        f"INSERT INTO {quoted('TokenGrant')} (namespace, {', '.join(names)}) VALUES {marks} {_completing(cursor.db)}",
+        values,
+    )
+
+
+def _completing(connection: BaseDatabaseWrapper) -> str:
+    """How the INSERT completes a row that exists, whichever of beginning and end it brings."""
+    grants, is_mariadb = quoted("TokenGrant"), connection.vendor == "mysql"
+    new = "VALUES({})" if is_mariadb else "excluded.{}"
+    began, ended, ended_at = (new.format(name) for name in ("granted_at", "ended", "ended_at"))
+    counts = f"{ended} <> '' AND ({ended} <> 'lost' OR {grants}.ended IN ('', 'expired'))"
+    earlier = f"CASE WHEN {grants}.ended_at < {ended_at} THEN {grants}.ended_at ELSE {ended_at} END"
+    parts = [
+        f"{name} = CASE WHEN {began} IS NULL THEN {grants}.{name} ELSE {new.format(name)} END"
+        for name in ("task_id", "task_name", "ttl", "granted_at")
+    ]
+    # In this order: MariaDB sees what it has assigned already.
+    parts.append(f"ended_at = CASE WHEN {counts} THEN {earlier} ELSE {grants}.ended_at END")
+    parts.append(f"ended = CASE WHEN {counts} THEN {ended} ELSE {grants}.ended END")
+    on = "ON DUPLICATE KEY UPDATE" if is_mariadb else "ON CONFLICT (namespace, token) DO UPDATE SET"
+    return f"{on} {', '.join(parts)}"
+
+
+def _expire(cursor: Any, namespace: str, resources: Collection[str]) -> None:
+    """End what nobody has told the end of where a newer grant of the resource is known: it had expired by then."""
+    if not resources:
+        return
+    grants = quoted("TokenGrant")
+    newer = (
+        f"FROM {grants} AS newer WHERE newer.namespace = {grants}.namespace AND newer.resource = {grants}.resource "
+        f"AND newer.token > {grants}.token AND newer.granted_at IS NOT NULL"
+    )
+    cursor.execute(
+        f"UPDATE {grants} SET ended = 'expired', ended_at = (SELECT newer.granted_at {newer} "
+        f"ORDER BY newer.token LIMIT 1) WHERE namespace = %s AND ended = '' "
+        f"AND resource IN ({', '.join(['%s'] * len(resources))}) AND EXISTS (SELECT 1 {newer})",
+        [namespace, *sorted(resources)],
+    )
