@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured
-from django.db import connections, models, router
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections, router
 
-from fencing import conf, mariadbchecks, storechecks
+from fencing import conf, mariadbchecks, modelchecks, storechecks
 from fencing.backends import get_backend
 from fencing.databases import kind
-from fencing.fields import TokenField
-from fencing.guards import SUPPORTED_VENDORS, FenceGuard
+from fencing.guards import SUPPORTED_VENDORS
 from fencing.models import FencedModel
-from fencing.naming import owner_of, owns_token, template_fields
-from fencing.querysets import FencedQuerySet
+from fencing.naming import owns_token
 
 if TYPE_CHECKING:
     from django.apps import AppConfig
@@ -34,17 +32,9 @@ REMEDIES = {
     "E003": 'Give the dotted path of a LeaseBackend, such as "fencing.backends.redis.RedisBackend".',
     "E004": 'Name an alias of DATABASES in "DATABASE"; that database owns the namespace\'s numbers.',
     "E005": 'Give each alias a "NAMESPACE" of its own; one namespace has one counter, one database and one alias.',
-    "E006": "Let the model's Meta inherit: class Meta(FencedModel.Meta), or add FencedModel.Meta.constraints to its own.",
-    "E007": "Remove the model's own last_token and let it come from FencedModel.",
-    "E008": "Use {pk} or concrete char, integer, UUID or foreign-key fields that are not null, as plain names in braces.",
-    "E009": 'Set fence_using to an alias of FENCING["BACKENDS"], or remove it.',
     "E010": "Move these models to a supported database, with a router that answers allow_migrate.",
     "W003": 'Set FENCING["RETENTION"], and run `manage.py fencing prune` every day.',
-    "W001": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
-    "W002": "Let Meta.base_manager_name name a manager that is built from FencedQuerySet, or inherit FencedModel.Meta.",
 }
-
-NAMING_FIELDS = (models.CharField, models.IntegerField, models.UUIDField)
 
 
 def _error(number: str, message: str, obj: Any = None) -> Error:
@@ -107,10 +97,7 @@ def check_models(app_configs: Sequence[AppConfig] | None = None, **_kwargs: Any)
     """Every model that inherits ``FencedModel``: its guard, its column, its name of a resource, its managers."""
     found: list[CheckMessage] = []
     for model in _fenced_models(app_configs):
-        if not model._meta.proxy and owns_token(model):
-            found.extend(_check_table(model))
-        found.extend(_check_resource(model))
-        found.extend(_check_managers(model))
+        found.extend(modelchecks.of_model(model, _aliases()))
     return found
 
 
@@ -122,63 +109,6 @@ def _fenced_models(app_configs: Sequence[AppConfig] | None = None) -> Iterator[t
                 yield model
 
 
-def _check_table(model: type[FencedModel]) -> Iterator[CheckMessage]:
-    if not any(isinstance(constraint, FenceGuard) for constraint in model._meta.constraints):
-        yield _error("E006", f"{model._meta.label} is fenced but its Meta lost the guard.", model)
-    field: Any = model._meta.get_field("last_token")
-    if not isinstance(field, TokenField) or field.null or field.column != "last_token":
-        yield _error("E007", f"{model._meta.label}.last_token is no TokenField, or may be null, or is renamed.", model)
-
-
-def _check_resource(model: type[FencedModel]) -> Iterator[CheckMessage]:
-    using, aliases = model.fence_using, _aliases()
-    if using != conf.DEFAULT_ALIAS and using not in aliases:
-        where = f"{model._meta.label}.fence_using"
-        yield _error("E009", f"{where} is {using!r}; FENCING has the aliases: {_listed(aliases)}.", model)
-    template = model.fence_resource
-    where = f"{model._meta.label}.fence_resource {template!r}"
-    try:
-        placeholders = template_fields(template)
-    except ValueError as error:
-        yield _error("E008", f"{where}: {error}", model)
-        return
-    for placeholder in placeholders or ("pk",):
-        objection = _objection(owner_of(model), placeholder)
-        if objection:
-            yield _error("E008", f"{where}: {placeholder!r} {objection}.", model)
-
-
-def _objection(owner: type[models.Model], placeholder: str) -> str:
-    """Why this field cannot stand in a resource's name, or ""."""
-    if placeholder == "pk":
-        field: Any = owner._meta.pk
-    else:
-        try:
-            field = owner._meta.get_field(placeholder)
-        except FieldDoesNotExist:
-            return f"is no field of {owner._meta.label}, whose table has last_token"
-    if field not in owner._meta.concrete_fields:
-        return "is no concrete field"
-    if field.null:
-        return "may be null, and then the row would have no name"
-    while field.remote_field:
-        field = field.target_field
-    if not isinstance(field, NAMING_FIELDS):
-        return f"is a {type(field).__name__}, whose text may differ between SQL and Python"
-    return ""
-
-
-def _check_managers(model: type[FencedModel]) -> Iterator[CheckMessage]:
-    if not isinstance(model._default_manager.get_queryset(), FencedQuerySet):
-        message = (
-            f"The default manager of {model._meta.label} is not built from FencedQuerySet: only the guard is left."
-        )
-        yield _warning("W001", message, model)
-    if not isinstance(model._base_manager.get_queryset(), FencedQuerySet):
-        message = f"The base manager of {model._meta.label} is not built from FencedQuerySet: only the guard is left."
-        yield _warning("W002", message, model)
-
-
 @register("fencing", Tags.database)
 def check_databases(databases: Sequence[str] | None = None, **_kwargs: Any) -> list[CheckMessage]:
     """Whether the databases that fenced models live in can carry a guard."""
@@ -188,6 +118,7 @@ def check_databases(databases: Sequence[str] | None = None, **_kwargs: Any) -> l
         if vendor == "mariadb":
             found.extend(_check_mariadb(alias))
         if vendor in SUPPORTED_VENDORS:
+            found.extend(modelchecks.in_database(alias))
             continue
         there = [model._meta.label for model in _fenced_models() if router.allow_migrate_model(alias, model)]
         if there:

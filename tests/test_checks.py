@@ -18,7 +18,7 @@ from django.test import override_settings
 from django.test.utils import isolate_apps
 
 import fencing
-from fencing import checks, mariadbchecks
+from fencing import checks, guard_audit, mariadbchecks, modelchecks
 from fencing.fields import TokenField
 from fencing.models import FencedModel
 from fencing.querysets import FencedQuerySet
@@ -236,6 +236,148 @@ def test_e007_another_last_token(field: Any, isolated: Apps) -> None:
     assert [(message.id, message.obj) for message in found] == [("fencing.E007", Own)]
 
 
+def test_e008_field_of_an_unfenced_parent_and_what_is_no_string(isolated: Apps) -> None:
+    class Parent(models.Model):
+        code = models.SlugField()
+
+        class Meta:
+            app_label = "shop"
+
+        def __str__(self) -> str:
+            return self.code
+
+    class Child(FencedModel, Parent):
+        fence_resource = "child:{code}"
+
+        class Meta(FencedModel.Meta):
+            app_label = "shop"
+
+    class Listed(FencedModel):
+        fence_resource = ["a"]  # type: ignore[assignment]
+
+        class Meta(FencedModel.Meta):
+            app_label = "shop"
+
+    found = {message.obj: message for message in of_models(isolated)}
+    assert ids([*found.values()]) == ["fencing.E008"] * 2
+    assert "shop.Parent" in found[Child].msg and "no string" in found[Listed].msg
+
+
+@pytest.mark.parametrize("parent_first", [False, True])
+def test_e014_manager_that_opens_a_door(parent_first: bool, isolated: Apps) -> None:
+    """Tables of multi-table inheritance that have no guard: an error, where one table alone is only a warning."""
+
+    class Parent(models.Model):
+        place = models.CharField(max_length=9)
+
+        class Meta:
+            app_label = "shop"
+
+        def __str__(self) -> str:
+            return self.place
+
+    bases = (Parent, FencedModel) if parent_first else (FencedModel, Parent)
+    Child = type(
+        "Child", bases, {"__module__": __name__, "Meta": type("Meta", (FencedModel.Meta,), {"app_label": "shop"})}
+    )  # noqa: N806
+
+    class Fenced(FencedModel):
+        class Meta(FencedModel.Meta):
+            app_label = "shop"
+
+    class Grandchild(Fenced):
+        plain = models.Manager()
+        courier = models.CharField(max_length=9)
+
+        class Meta:
+            app_label = "shop"
+
+    found = {(str(message.id), message.obj) for message in of_models(isolated)}
+    assert found == {("fencing.E014", Grandchild), *([("fencing.E014", Child)] if parent_first else [])}
+
+
+@pytest.mark.parametrize("name", ["fence_resource", "fence_using", "fence_name", "_fence_pin"])
+def test_e015_field_that_hides_an_attribute(name: str, isolated: Apps) -> None:
+    Odd = type(  # noqa: N806
+        "Odd",
+        (FencedModel,),
+        {
+            "__module__": __name__,
+            name: models.CharField(max_length=9),
+            "Meta": type("Meta", (FencedModel.Meta,), {"app_label": "shop"}),
+        },
+    )
+    (found,) = of_models(isolated)
+    assert (found.id, found.obj) == ("fencing.E015", Odd) and name in found.msg
+
+
+def test_e016_another_name_for_the_same_rows(isolated: Apps) -> None:
+    class Parent(FencedModel):
+        fence_resource = "parent:{pk}"
+
+        class Meta(FencedModel.Meta):
+            app_label = "shop"
+
+    class Child(Parent):
+        fence_resource = "child:{pk}"
+
+        class Meta:
+            app_label = "shop"
+
+    class Proxy(Parent):
+        fence_using = "other"
+
+        class Meta:
+            app_label = "shop"
+            proxy = True
+
+    class Same(Parent):
+        fence_resource = "parent:{pk}"
+
+        class Meta:
+            app_label = "shop"
+
+    found = [(message.id, message.obj) for message in of_models(isolated)]
+    assert found == [("fencing.E016", Child), ("fencing.E016", Proxy)]
+    assert Same not in {obj for _id, obj in found}
+
+
+@pytest.mark.django_db(databases=["default", "lite"], transaction=True)
+@pytest.mark.parametrize("alias", ["default", "lite"])
+def test_w004_guard_that_is_missing_in_a_database(alias: str) -> None:
+    assert checks.check_databases(databases=[alias]) == []
+    (guard,) = (one for one in guard_audit.audit(alias) if one.model == "shop.Bin")
+    trigger = "shop_bin_fence_delete" if alias == "lite" else "fencing_guard_delete ON shop_bin"
+    with connections[alias].cursor() as cursor:
+        cursor.execute(f"DROP TRIGGER {trigger}")
+    try:
+        (found,) = checks.check_databases(databases=[alias])
+        assert found.id == "fencing.W004" and guard.guard in found.msg and alias in found.msg
+        # A warning: migrate runs it, and may be what makes it good.
+        assert not found.is_serious()
+    finally:
+        (broken,) = (one for one in guard_audit.audit(alias) if one.state in guard_audit.AMISS)
+        guard_audit.repair(broken)
+    assert checks.check_databases(databases=[alias]) == []
+
+
+@pytest.mark.django_db(transaction=True)
+def test_w005_column_that_is_too_narrow() -> None:
+    guard = next(one for one in guard_audit.audit("default") if one.model == "shop.Crate")
+    with connections["default"].cursor() as cursor:
+        # A trigger that names the column keeps its type.
+        cursor.execute("DROP TRIGGER fencing_guard_update ON shop_crate")
+        cursor.execute("ALTER TABLE shop_crate ALTER COLUMN last_token TYPE integer")
+    try:
+        found = checks.check_databases(databases=["default"])
+        assert ids(found) == ["fencing.W004", "fencing.W005"] and "IntegerField" in found[1].msg
+    finally:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("ALTER TABLE shop_crate ALTER COLUMN last_token TYPE bigint")
+        guard_audit.repair(next(one for one in guard_audit.audit("default") if one.model == guard.model))
+    assert checks.check_databases(databases=["default"]) == []
+
+
 def test_e009_unknown_alias(isolated: Apps) -> None:
     class Elsewhere(FencedModel):
         fence_using = "elsewhere"
@@ -250,6 +392,7 @@ def test_e009_unknown_alias(isolated: Apps) -> None:
         assert ids(of_models(isolated)) == ["fencing.E009"]
 
 
+@pytest.mark.django_db
 def test_e010_database_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.check_databases(databases=["default"]) == []
     monkeypatch.setattr(connections["default"], "vendor", "oracle")
@@ -490,6 +633,6 @@ def test_every_check_is_documented() -> None:
     documented = (project.parent / "docs" / "checks.md").read_text()
     anchors = set(re.findall(r"^\(fencing-([ew]\d{3})\)=$", documented, re.MULTILINE))
     titles = set(re.findall(r"^### fencing\.([EW]\d{3}): ", documented, re.MULTILINE))
-    known = set(checks.REMEDIES) | backends
+    known = set(checks.REMEDIES) | set(modelchecks.HINTS) | backends
     assert titles == known
     assert {anchor.upper() for anchor in anchors} == known

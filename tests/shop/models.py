@@ -115,9 +115,7 @@ class Machine(models.Model):
 
 
 class Press(FencedModel, Machine):
-    """A multi-table child with the token in its own table, its resource named by a field of the unfenced parent."""
-
-    fence_resource = "press:{serial}"
+    """A multi-table child with the token in its own table."""
 
     force = models.IntegerField(default=0)
 

@@ -1,0 +1,183 @@
+"""System checks of fenced models: what they declare, and whether their tables are what the guard expects.
+
+``fencing.checks`` registers them; each id is explained in ``docs/checks.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error, Warning
+from django.core.exceptions import FieldDoesNotExist
+from django.db import Error as DatabaseProblem
+from django.db import connections, models, router
+
+from fencing import conf, guard_audit
+from fencing.fields import TokenField
+from fencing.guards import FenceGuard
+from fencing.models import FencedModel
+from fencing.naming import owner_of, owns_token, template_fields
+from fencing.querysets import FencedQuerySet
+
+HINTS = {
+    "E006": "Let the model's Meta inherit: class Meta(FencedModel.Meta), or add FencedModel.Meta.constraints to its own.",
+    "E007": "Remove the model's own last_token and let it come from FencedModel.",
+    "E008": "Use {pk} or concrete char, integer, UUID or foreign-key fields that are not null, as plain names in braces.",
+    "E009": 'Set fence_using to an alias of FENCING["BACKENDS"], or remove it.',
+    "E014": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
+    "E015": "Give the field another name; db_column can keep the column's.",
+    "E016": "Remove it: a row is fenced under one name, that of the class whose table has last_token.",
+    "W001": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
+    "W002": "Let Meta.base_manager_name name a manager that is built from FencedQuerySet, or inherit FencedModel.Meta.",
+    "W004": "Run `manage.py migrate`, or `manage.py fencing guards --install` where the migrations are applied.",
+    "W005": "Let a migration alter the column to what FencedModel declares, a bigint.",
+}
+
+NAMING_FIELDS = (models.CharField, models.IntegerField, models.UUIDField)
+
+# What FencedModel says by attributes of these names; a field of the same name would take their place.
+ATTRIBUTES = frozenset(name for name in vars(FencedModel) if name.startswith(("fence_", "_fence_")))
+
+
+def _message(number: str, text: str, model: Any) -> CheckMessage:
+    kind = Error if number.startswith("E") else Warning
+    return kind(text, hint=HINTS[number], obj=model, id=f"fencing.{number}")
+
+
+def of_model(model: type[FencedModel], aliases: Collection[str]) -> Iterator[CheckMessage]:
+    """A fenced model's guard, its column, its fields' names, its name of a resource, and its managers."""
+    hidden = [field for field in model._meta.local_fields if ATTRIBUTES & {field.name, field.attname}]
+    for field in hidden:
+        yield _message("E015", f"{model._meta.label}.{field.name} hides what FencedModel means by that name.", model)
+    if not model._meta.proxy and owns_token(model):
+        yield from _check_table(model)
+    if not hidden:
+        yield from _check_resource(model, aliases)
+    yield from _check_managers(model)
+
+
+def _check_table(model: type[FencedModel]) -> Iterator[CheckMessage]:
+    if not any(isinstance(constraint, FenceGuard) for constraint in model._meta.constraints):
+        yield _message("E006", f"{model._meta.label} is fenced but its Meta lost the guard.", model)
+    field: Any = model._meta.get_field("last_token")
+    if not isinstance(field, TokenField) or field.null or field.column != "last_token":
+        yield _message(
+            "E007", f"{model._meta.label}.last_token is no TokenField, or may be null, or is renamed.", model
+        )
+
+
+def _check_resource(model: type[FencedModel], aliases: Collection[str]) -> Iterator[CheckMessage]:
+    owner: Any = owner_of(model)
+    if model is not owner:
+        for name in ("fence_resource", "fence_using"):
+            if getattr(model, name) != getattr(owner, name):
+                text = f"{model._meta.label}.{name} is not that of {owner._meta.label}, whose rows it shares."
+                yield _message("E016", text, model)
+        return
+    using = model.fence_using
+    if using != conf.DEFAULT_ALIAS and using not in aliases:
+        where = f"{model._meta.label}.fence_using"
+        listed = ", ".join(map(str, aliases)) or "none"
+        yield _message("E009", f"{where} is {using!r}; FENCING has the aliases: {listed}.", model)
+    yield from _check_template(model, model.fence_resource)
+
+
+def _check_template(model: type[FencedModel], template: Any) -> Iterator[CheckMessage]:
+    where = f"{model._meta.label}.fence_resource {template!r}"
+    if not isinstance(template, str):
+        yield _message("E008", f"{where} is no string.", model)
+        return
+    try:
+        placeholders = template_fields(template)
+    except ValueError as error:
+        yield _message("E008", f"{where}: {error}", model)
+        return
+    for placeholder in placeholders or ("pk",):
+        objection = _objection(model, placeholder)
+        if objection:
+            yield _message("E008", f"{where}: {placeholder!r} {objection}.", model)
+
+
+def _objection(owner: type[models.Model], placeholder: str) -> str:
+    """Why this field cannot stand in a resource's name, or ""."""
+    if placeholder == "pk":
+        field: Any = owner._meta.pk
+    else:
+        try:
+            field = owner._meta.get_field(placeholder)
+        except FieldDoesNotExist:
+            return f"is no field of {owner._meta.label}, whose table has last_token"
+    if field not in owner._meta.concrete_fields:
+        return "is no concrete field"
+    if field.model is not owner:
+        return f"stands in the table of {field.model._meta.label}, where whoever writes changes the name unfenced"
+    if field.null:
+        return "may be null, and then the row would have no name"
+    while field.remote_field:
+        field = field.target_field
+    if not isinstance(field, NAMING_FIELDS):
+        return f"is a {type(field).__name__}, whose text may differ between SQL and Python"
+    return ""
+
+
+def _check_managers(model: type[FencedModel]) -> Iterator[CheckMessage]:
+    several = len({model._meta.concrete_model, *model._meta.all_parents}) > 1 and not model._meta.proxy
+    managers = {"base manager": model._base_manager, "default manager": model._default_manager}
+    if several:
+        managers |= {f"manager {one.name!r}": one for one in model._meta.managers if one is not model._default_manager}
+    for what, manager in managers.items():
+        if isinstance(manager.get_queryset(), FencedQuerySet):
+            continue
+        text = f"The {what} of {model._meta.label} is not built from FencedQuerySet: "
+        if several:
+            yield _message("E014", f"{text}it writes tables that have no guard, and nothing refuses it.", model)
+        else:
+            number = "W002" if what == "base manager" else "W001"
+            yield _message(number, f"{text}only the guard is left.", model)
+
+
+def in_database(alias: str) -> Iterator[CheckMessage]:
+    """Whether the tables of fenced models have their guards, and columns that take every token.
+
+    Warnings, because ``migrate`` runs them, too, before it makes good what they say.
+    """
+    try:
+        states = guard_audit.audit(alias)
+        narrow = list(_narrow_columns(alias))
+    except DatabaseProblem:
+        return  # a database that does not answer says so itself
+    for one in states:
+        if one.state in ("missing", "differs"):
+            text = f"The guard {one.guard!r} of table {one.table!r} in database {alias!r} {_state_of(one)}."
+            yield _message("W004", text, None)
+    yield from narrow
+
+
+def _state_of(found: guard_audit.GuardState) -> str:
+    return "is missing" if found.state == "missing" else f"is not what the model declares: {found.detail}"
+
+
+def _narrow_columns(alias: str) -> Iterator[CheckMessage]:
+    connection = connections[alias]
+    introspection = connection.introspection
+    with connection.cursor() as cursor:
+        tables = set(introspection.table_names(cursor))
+        for model in fenced_tables(alias):
+            if model._meta.db_table not in tables:
+                continue
+            for column in introspection.get_table_description(cursor, model._meta.db_table):
+                if column.name == "last_token":
+                    kind = introspection.get_field_type(column.type_code, column)
+                    if kind != "BigIntegerField":
+                        text = f"{model._meta.label}.last_token is {kind} in database {alias!r}: too narrow for tokens."
+                        yield _message("W005", text, model)
+
+
+def fenced_tables(alias: str) -> Iterator[type[models.Model]]:
+    """The models whose own tables have ``last_token`` in a database."""
+    for model in apps.get_models():
+        owns = issubclass(model, FencedModel) and not model._meta.proxy and owns_token(model)
+        if owns and router.allow_migrate_model(alias, model):
+            yield model
