@@ -21,7 +21,8 @@ class MariaDB(Dialect):
     # SYSDATE, because NOW is the time when the statement began, before it waited for a lock.
     now = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000 AS SIGNED)"
     # When it started (both are worked out from the same moment), and which it is: also new where a replica was
-    # promoted or a backup is served, whose counter may be behind.
+    # promoted or a backup is served, whose counter may be behind. MariaDB knows whole seconds only; to be taken for the
+    # same, a server would have to start, forget and start again within one.
     server = (
         "(SELECT CONVERT(CONCAT(UNIX_TIMESTAMP() - CAST(VARIABLE_VALUE AS SIGNED), '-', "
         "MD5(CONCAT_WS(' ', @@hostname, @@port, @@socket, @@datadir, @@server_id))) USING utf8mb4) "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from django.db import connections
 
 from fencing.backends.base import Lost
 from fencing.models import StoredCounter, StoredEvent, StoredLease
+from inventory_demo.server_support import wait_for
 from tests.backends.stores import database_store
 from tests.mariadb import MariaDB, lacking
 from tests.services import missing
@@ -27,9 +29,13 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.mariadb = MariaDB(folder)
         self.process: subprocess.Popen[bytes] | None = None
+        self.started = 0
 
     def start(self) -> None:
+        """Start it in another second than the last time: MariaDB tells its starts apart by whole seconds."""
+        assert wait_for(lambda: int(time.time()) > self.started, seconds=10)
         self.process = self.mariadb.start()
+        self.started = int(time.time())
 
     def kill(self) -> None:
         """Kill it as a crash would; the connections of this thread are gone with it."""
