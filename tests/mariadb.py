@@ -203,7 +203,7 @@ def _watch(server: MariaDB, told: int) -> None:
     # It is only asked to go where it can be slow; what it holds is not needed any more.
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=20)
-    shutil.rmtree(server.data)
+    shutil.rmtree(server.data, ignore_errors=True)  # the whole folder may have been removed meanwhile
     for path in (server.socket, server.log, server.folder / "mariadb.pid"):
         with suppress(FileNotFoundError):
             path.unlink()

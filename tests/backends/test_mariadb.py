@@ -354,6 +354,17 @@ def test_grants_are_collected(default_in_maria: None) -> None:
     assert all(one.granted_at is not None for one in rows)
 
 
+def test_several_collectors_at_a_time(default_in_maria: None) -> None:
+    for number in range(40):
+        with lease(f"stock:{number % 3}") as held:
+            pass
+    with threads() as start:
+        collected = sum(one.result(BOUND) for one in [start(collect) for _ in range(4)])
+    assert collected >= 80
+    rows = TokenGrant.objects.using("maria").filter(namespace=held.namespace)
+    assert rows.count() == 40 and set(rows.values_list("ended", flat=True)) == {"released"}
+
+
 def test_the_heartbeat_renews(default_in_maria: None) -> None:
     with lease("stock:42", ttl=2.0) as held:
 
