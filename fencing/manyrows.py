@@ -15,7 +15,7 @@ from typing import Any
 from django.core.exceptions import EmptyResultSet
 from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import QuerySet, sql
+from django.db.models import CharField, QuerySet, TextField, sql
 from django.utils import timezone
 
 from fencing import conf, history
@@ -44,6 +44,7 @@ SAME_TEXT = frozenset(
         "UUIDField",
     }
 )
+TEXTS = (CharField, TextField)
 
 
 def can_be_one_statement(connection: BaseDatabaseWrapper, fence: ModelFence, queryset: QuerySet[Any]) -> bool:
@@ -131,7 +132,7 @@ def many_text(
         "AND (SELECT refused = 0 FROM verdict) AND EXISTS (SELECT 1 FROM passed) RETURNING old.key, old.seen)",
     ]
     if recorded:
-        pk = f"left(key::text, {history.MAX_PK_LENGTH})"
+        pk = f"left(key::text, {history.MAX_PK_LENGTH})" if isinstance(meta.pk, TEXTS) else "key::text"
         insert = history.inserting_accepted("fenced", fence.label, "update", object_pk=pk, seen="seen")
         parts.append(f"history AS ({insert})")
     idling = "(SELECT count(*) FROM bound) >= 0 AND " if bound else ""
