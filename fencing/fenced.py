@@ -23,6 +23,7 @@ from fencing.naming import ModelFence, fence_of, name_of_new, owns_token
 from fencing.querysets import FencedManager, FencedQuerySet
 from fencing.scope import find_lease, held_leases, holding, require_lease
 from fencing.statements import RowWrite, attempt, plain
+from fencing.tokens import check_token
 from fencing.writes import keeps_transaction
 
 
@@ -215,7 +216,7 @@ class FencedModel(models.Model):
         if not owns_token(manager.model):
             return insert()
         if raw and number is None:
-            token, lease = self.last_token, None
+            token, lease = imported_token(self.last_token), None
         else:
             token, lease = number or 0, None if number is not None else self._fence_lease_to_create(fence)
         before = self.last_token
@@ -262,7 +263,8 @@ class FencedModel(models.Model):
         fence = fence_of(type(self))
         name = name_of_new(self) if self._fence_is_unread(fence) else self.fence_name()
         if lease.resource != name or lease.using != fence.using:
-            raise ResourceMismatchError(lease.resource, name or "(not named yet)", fence.label)
+            alias = f" of backend {fence.using!r}, the lease is of {lease.using!r}" * (lease.using != fence.using)
+            raise ResourceMismatchError(lease.resource, name or "(not named yet)", fence.label + alias)
         with holding(lease):
             yield
 
@@ -350,6 +352,11 @@ def keep_resource(fence: ModelFence, then: Mapping[str, Any], values: Values) ->
         if value != then[attribute]:
             detail = f"{attribute} is {then[attribute]!r} in the row and {value!r} in the instance"
             raise ResourceMismatchError(fence.name(then), "another", detail)
+
+
+def imported_token(value: Any) -> int:
+    """The number of a row that a file brings along: a token, or 0 for a row that has accepted nothing."""
+    return 0 if type(value) is int and value == 0 else check_token(value)
 
 
 def key_in(fence: ModelFence, values: Mapping[str, Any]) -> Any:

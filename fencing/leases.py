@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from fencing import history, signals, tokens
 from fencing.backends.base import Granted, LeaseBackend, Lost, Place
-from fencing.exceptions import LeaseBackendError, LeaseLostError, WriteRejectedError
+from fencing.exceptions import InvalidTokenError, LeaseBackendError, LeaseLostError, WriteRejectedError
 from fencing.heartbeat import beats
 from fencing.transactions import FencedTransaction
 
@@ -201,13 +201,19 @@ class Lease:
         """Whether ``number`` was issued under this very grant."""
         return number in self._issued
 
-    def catch_up(self, seen: int) -> None:
-        """After a refusal by ``seen``: if the store still says that the lease is ours, its numbers are behind; raise them."""
+    def catch_up(self, seen: int, what: str) -> None:
+        """After a refusal by ``seen``: if the store still says that the lease is ours, its numbers are behind; raise them.
+
+        Raises:
+            InvalidTokenError: nobody can have issued ``seen``, which ``what`` holds; nothing is raised.
+        """
         try:
             if self.advance() <= seen:
                 tokens.raise_above(self._backend, self._place, seen)
         except (LeaseLostError, LeaseBackendError):
             logger.debug("The lease of %r is not ours any more; its numbers stay", self.resource)
+        except InvalidTokenError as error:
+            raise InvalidTokenError(seen, f"{what} holds it; {error.detail}") from error
 
     def start_renewing(self) -> None:
         """Hand the lease to the heartbeat."""

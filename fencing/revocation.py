@@ -71,10 +71,12 @@ def revoke(
     Raises:
         TypeError, ValueError: no name of a resource, or no reason, or one of more than 300 characters.
         LeaseHeldError: another grant than ``token`` has the lease.
-        InvalidTokenError: the resource's row holds a number that nobody can have issued.
+        InvalidTokenError: ``token`` is none, or the resource's row holds a number that nobody can have issued.
         LeaseBackendError: the store or a database did not answer, or a transaction of the holder did not end in time.
     """
     check_resource(resource)
+    if token is not None:
+        tokens.check_token(token)
     if not 0 < len(reason.strip()) <= MAX_REASON:
         raise ValueError(f"A revocation needs a reason of 1 to {MAX_REASON} characters, not {reason!r}.")
     backend = get_backend(using)

@@ -206,7 +206,7 @@ class FencedTransaction:
         history.record_refusal(connection, self._attempt("stale", seen, action))
         signals.announce(signals.write_rejected, type(self.lease), lease=self.lease, error=error)
         if seen is not None:
-            self.lease.catch_up(seen)
+            self.lease.catch_up(seen, f"the row of resource {self.lease.resource!r}")
         return error
 
     def _attempt(self, outcome: str, seen: int | None, action: str) -> Attempt:

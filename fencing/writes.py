@@ -136,7 +136,7 @@ def refused(
     lease.refused[what] = error
     signals.announce(signals.write_rejected, Lease, lease=lease, error=error)
     if kind is StaleWriteError and seen is not None:
-        lease.catch_up(seen)
+        lease.catch_up(seen, what)
     return error
 
 

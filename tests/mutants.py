@@ -55,6 +55,7 @@ MANY = "tests/writes/test_many_rows.py::"
 PATHS = "tests/writes/test_odd_paths.py::"
 SHAPES = "tests/writes/test_odd_models.py::"
 CASCADES = "tests/writes/test_cascades.py::"
+BAD = "tests/writes/test_bad_input.py::"
 TRANSACTIONS = "tests/test_transactions.py::"
 LEASES = "tests/test_leases.py::"
 REIGNS = "tests/backends/test_reigns.py"
@@ -68,6 +69,34 @@ DATABASE = "tests/backends/test_database.py::"
 COMMANDS = "tests/test_commands.py::"
 
 MUTANTS = (
+    Mutant(
+        name="a lease of another backend is refused by name",
+        file="fencing/fenced.py",
+        old="if lease.resource != name or lease.using != fence.using:",
+        new="if lease.resource != name:",
+        tests=(BAD + "test_lease_of_another_alias_and_namespace",),
+    ),
+    Mutant(
+        name="a lease of another backend is none of the row's",
+        file="fencing/scope.py",
+        old="if held.resource == resource and held.using == using:",
+        new="if held.resource == resource:",
+        tests=(BAD + "test_lease_of_another_alias_and_namespace",),
+    ),
+    Mutant(
+        name="the token of a row from a file is one",
+        file="fencing/fenced.py",
+        old="token, lease = imported_token(self.last_token), None",
+        new="token, lease = self.last_token, None",
+        tests=(BAD + "test_fixture_with_what_is_no_token",),
+    ),
+    Mutant(
+        name="the token of a revocation is one",
+        file="fencing/revocation.py",
+        old="        tokens.check_token(token)\n",
+        new="        pass\n",
+        tests=(BAD + "test_what_is_no_token_is_refused_before_any_sql",),
+    ),
     Mutant(
         name="deletes that begin at an unfenced row are judged",
         file="fencing/cascades.py",
