@@ -109,10 +109,14 @@ def passing(locked: str, *, begun: bool) -> str:
 
 
 def pass_unknown(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
-    """After ``passing`` has refused: whether the resource was unknown, and its row is there and the lease's now."""
-    if look(connection, lease.namespace, lease.resource).token is not None:
-        return False
-    return raise_row(connection, row_of(lease), begins=0) is not None
+    """After ``passing`` has refused: whether the resource was unknown to it, so that it is worth sending again.
+
+    Its row may also have come into being while the statement waited for something else, and not be in its view.
+    """
+    seen = look(connection, lease.namespace, lease.resource).token
+    if seen is None:
+        return raise_row(connection, row_of(lease), begins=0) is not None
+    return seen <= lease.token
 
 
 def pass_resource(connection: BaseDatabaseWrapper, lease: Lease, *, begun: bool) -> bool:

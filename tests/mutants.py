@@ -58,6 +58,8 @@ CASCADES = "tests/writes/test_cascades.py::"
 BAD = "tests/writes/test_bad_input.py::"
 TRANSACTIONS = "tests/test_transactions.py::"
 LEASES = "tests/test_leases.py::"
+PRUNING = "tests/test_pruning.py::"
+HISTORY = "tests/test_history.py::"
 REIGNS = "tests/backends/test_reigns.py"
 WAITING = "tests/test_waiting.py::"
 QUEUES = "tests/backends/test_waiting.py::"
@@ -1106,6 +1108,139 @@ MUTANTS = (
         old="keys = list(unique_keys(fence.owner, with_pk=any(one.pk is not None for one in objects)))",
         new="keys = []",
         tests=(MANY + "test_upsert[maria]",),
+    ),
+    Mutant(
+        name="the floor of forgotten resources (PostgreSQL)",
+        file="fencing/resources.py",
+        old="floor.token < %(grant_token)s AND {condition} FOR SHARE OF floor ",
+        new="{condition} FOR SHARE OF floor ",
+        tests=(PRUNING + "test_forgotten_resource_refuses_the_superseded_holder[default-begin]",),
+    ),
+    Mutant(
+        name="the floor is locked, not only read",
+        file="fencing/resources.py",
+        old="{condition} FOR SHARE OF floor ",
+        new="{condition} ",
+        tests=(PRUNING + "test_begin_that_waits_while_its_resource_is_forgotten",),
+    ),
+    Mutant(
+        name="the floor of forgotten resources (SQLite)",
+        file="fencing/resources.py",
+        old="floor.token < %(grant_token)s ON CONFLICT",
+        new="true ON CONFLICT",
+        tests=(PRUNING + "test_forgotten_resource_refuses_the_superseded_holder[lite-begin]",),
+    ),
+    Mutant(
+        name="the floor of forgotten resources (MariaDB)",
+        file="fencing/resources.py",
+        old="floor.token < %(grant_token)s LOCK IN SHARE MODE",
+        new="true LOCK IN SHARE MODE",
+        tests=(PRUNING + "test_forgotten_resource_refuses_the_superseded_holder[maria-begin]",),
+    ),
+    Mutant(
+        name="a resource that came into being meanwhile is no refusal",
+        file="fencing/resources.py",
+        old="    return seen <= lease.token\n",
+        new="    return False\n",
+        tests=(TRANSACTIONS + "test_first_write_of_the_newer_holder_waits_too",),
+    ),
+    Mutant(
+        name="without a floor nothing gets in, and there is one",
+        file="fencing/floors.py",
+        old="        create_floor(connection, namespace)\n        return True\n",
+        new="        return False\n",
+        tests=(PRUNING + "test_without_a_floor_nothing_gets_in_until_there_is_one[default]",),
+    ),
+    Mutant(
+        name="a floor that came meanwhile is no refusal",
+        file="fencing/floors.py",
+        old="return seen.token is None and seen.floor < token",
+        new="return False",
+        tests=(PRUNING + "test_floor_that_comes_while_a_statement_is_under_way",),
+    ),
+    Mutant(
+        name="the floor is raised before a row goes",
+        file="fencing/pruning.py",
+        old="        if not dry_run and forgotten.exists():\n",
+        new="        if False:\n",
+        tests=(PRUNING + "test_forgotten_resource_refuses_the_superseded_holder[default-begin]",),
+    ),
+    Mutant(
+        name="the floor stays below every live lease",
+        file="fencing/pruning.py",
+        old="return min([issued, *(lease.token - 1 for lease in _live(backend))])",
+        new="return issued",
+        tests=(PRUNING + "test_live_lease_is_never_forgotten[default]",),
+    ),
+    Mutant(
+        name="pruning waits for nobody",
+        file="fencing/pruning.py",
+        old="skip_locked=connection.features.has_select_for_update_skip_locked",
+        new="",
+        tests=(PRUNING + "test_row_that_somebody_holds_is_left[default]",),
+    ),
+    Mutant(
+        name="who raises the floor stands in nobody's way",
+        file="fencing/floors.py",
+        old="nowait=connections[using].features.has_select_for_update_nowait",
+        new="",
+        tests=(PRUNING + "test_floor_waits_for_rows_that_were_created_below_it_and_holds_nobody_up[default]",),
+    ),
+    Mutant(
+        name="a pruned operation keeps its key",
+        file="fencing/pruning.py",
+        old="return rows.update(result=None)",
+        new="return _delete(rows)",
+        tests=(PRUNING + "test_pruned_operation_loses_its_result_and_keeps_its_key[default]",),
+    ),
+    Mutant(
+        name="a pruned result is not told as None",
+        file="fencing/transactions.py",
+        old=" or not applied.kept:",
+        new=":",
+        tests=(PRUNING + "test_pruned_operation_loses_its_result_and_keeps_its_key[default]",),
+    ),
+    Mutant(
+        name="grants of live leases stay in the history",
+        file="fencing/pruning.py",
+        old="never_told.exclude(token__in=live)",
+        new="never_told",
+        tests=(PRUNING + "test_grant_of_a_live_lease_stays_and_one_that_nobody_ended_goes",),
+    ),
+    Mutant(
+        name="an opened reign counts above the floor",
+        file="fencing/reigns.py",
+        old='        yield floors.aggregate(highest=Max("token"))["highest"] or 0, f"the floor',
+        new='        yield 0, f"the floor',
+        tests=(PRUNING + "test_opened_reign_counts_above_the_floor",),
+    ),
+    Mutant(
+        name="a mark is what every counter has passed",
+        file="fencing/pruning.py",
+        old="counted = min(draw_from_store",
+        new="counted = max(draw_from_store",
+        tests=(PRUNING + "test_marks_of_several_counters_are_at_the_one_that_is_least_far",),
+    ),
+    Mutant(
+        name="a lost release does not undo how a grant ended",
+        file="fencing/collector.py",
+        old="AND ({ended} <> 'lost' OR {grants}.ended IN ('', 'expired'))",
+        new="AND true",
+        tests=(HISTORY + "test_merging_again_in_any_order_and_in_other_batches_changes_nothing[default]",),
+    ),
+    Mutant(
+        name="a grant that a newer one followed has expired",
+        file="fencing/collector.py",
+        old="AND resource IN (",
+        new="AND false AND resource IN (",
+        tests=(HISTORY + "test_what_merging_tells[default]",),
+    ),
+    Mutant(
+        name="a collector that was in the way of another begins again",
+        file="fencing/collector.py",
+        old="not in SERIALIZATION_FAILURES or not tries_left",
+        new="not in ()",
+        tests=(HISTORY + "test_collectors_that_block_each_other_begin_again",),
     ),
 )
 

@@ -39,6 +39,8 @@ def counting() -> Iterator[list[str]]:
 
 
 def test_one_statement_with_its_history(crate: Crate) -> None:
+    with lease(crate) as earlier, earlier.atomic():
+        """The resource is known from now on."""
     with lease(crate) as held, counting() as sent:
         assert Crate.objects.filter(weight__lt=5).update(weight=F("weight") + 6) == 1
     assert len(sent) == 1

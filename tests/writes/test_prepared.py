@@ -49,6 +49,8 @@ def save_times(count: int, sku: str = "42") -> Stock:
     """Save one row so many times, each under a lease of its own."""
     if not Stock.objects.filter(sku=sku).exists():
         Stock.objects.create(sku=sku)
+        with lease(f"stock:{sku}") as held, held.atomic():
+            """The resource is known from now on: the first update of an unknown one is sent twice."""
     for _ in range(count):
         with lease(f"stock:{sku}"):
             stock = Stock.objects.get(sku=sku)
