@@ -647,9 +647,40 @@ MUTANTS = (
     Mutant(
         name="a request whose connection broke is sent again",
         file="fencing/backends/redis_client.py",
-        old="            except BrokenConnection:\n                return self._evaluate(script, sent), True\n",
-        new="            except ZeroDivisionError:\n                return self._evaluate(script, sent), True\n",
+        old="            except (BrokenConnection, *DEMOTED) as error:\n",
+        new="            except DEMOTED as error:\n",
         tests=(REDIS + "test_a_reply_that_was_lost_does_not_lose_the_grant",),
+    ),
+    Mutant(
+        name="a request that is sent again gets a new connection",
+        file="fencing/backends/redis_client.py",
+        old="return self._evaluate(self._call_again, script, sent)",
+        new="return self._evaluate(self._call, script, sent)",
+        tests=(
+            REDIS + "test_connections_that_the_server_closed_are_made_again",
+            REDIS + "test_a_server_that_was_restarted_is_asked_at_once",
+        ),
+    ),
+    Mutant(
+        name="a server that became a replica is not asked again",
+        file="fencing/backends/redis_client.py",
+        old="DEMOTED = (ReadOnlyError, MasterDownError)",
+        new="DEMOTED = ()",
+        tests=("tests/faults/test_failover.py::test_address_that_leads_to_the_new_primary_is_followed",),
+    ),
+    Mutant(
+        name="a primary that a Sentinel has replaced is not asked again",
+        file="fencing/backends/redis_client.py",
+        old='        return pool if hasattr(pool, "master_address") else None',
+        new="        return None",
+        tests=(REDIS + "test_connections_to_a_primary_that_a_sentinel_has_replaced_are_dropped",),
+    ),
+    Mutant(
+        name="a commit that SQLite refuses is undone",
+        file="fencing/backends/database_sqlite.py",
+        old='            cursor.execute("ROLLBACK")\n',
+        new="            pass\n",
+        tests=(DATABASE + "test_a_commit_that_sqlite_refuses_leaves_no_transaction_open",),
     ),
     Mutant(
         name="a release that was not heard of is one",
@@ -661,8 +692,8 @@ MUTANTS = (
     Mutant(
         name="what is silent is not asked again",
         file="fencing/backends/redis_client.py",
-        old="            except BrokenConnection:\n                return self._evaluate",
-        new="            except PROBLEMS:\n                return self._evaluate",
+        old="            except (BrokenConnection, *DEMOTED) as error:\n",
+        new="            except PROBLEMS as error:\n",
         tests=(REDIS + "test_a_server_that_is_silent_is_not_asked_again",),
     ),
     Mutant(

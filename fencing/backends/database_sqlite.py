@@ -75,10 +75,12 @@ def _turn(cursor: Any) -> Iterator[None]:
     if cursor.db.in_atomic_block:
         yield
         return
-    cursor.execute("BEGIN IMMEDIATE")
     try:
+        cursor.execute("BEGIN IMMEDIATE")
         yield
+        # Refused while somebody reads, and then the transaction goes on: nobody else could write any more.
+        cursor.execute("COMMIT")
     except BaseException:
-        cursor.execute("ROLLBACK")
+        if cursor.db.connection.in_transaction:
+            cursor.execute("ROLLBACK")
         raise
-    cursor.execute("COMMIT")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,14 @@ from django.core.cache import InvalidCacheBackendError, caches
 from django_redis import get_redis_connection
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as BrokenConnection
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import (
+    MasterDownError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
 from redis.retry import Retry
 
 from fencing.backends.scripts import Script
@@ -25,6 +32,8 @@ LISTEN_TIMEOUT = 5.0
 SOCKET_TIMEOUT = 5.0
 # What redis-py raises: a cluster that cannot be reached, or a slot that nobody serves, is no RedisError.
 PROBLEMS = (RedisError, RedisClusterException)
+# What a server answers that has become a replica, and so has done nothing; others are like broken connections to it.
+DEMOTED = (ReadOnlyError, MasterDownError)
 # How servers say that the user may not run a command which a script calls: Valkey, and Redis until and since 7.0.
 FORBIDDEN = ("ACL failure", "can't run this command", "NOPERM")
 
@@ -76,15 +85,15 @@ class RedisClient:
     def run(self, script: Script, keys: Sequence[bytes], *args: bytes) -> tuple[Any, bool]:
         """The reply of ``script``, and whether the request was sent twice.
 
-        Every script may be: a connection that broke is no reason to fail. A server that is silent is not asked again,
-        so that each call ends within its timeout.
+        Every script may be: a connection that broke is no reason to fail, nor is one to a server that is no primary any
+        more. A server that is silent is not asked again, so that each call ends within its timeout.
         """
         sent = (b"%d" % len(keys), *keys, *args)
         try:
             try:
-                return self._evaluate(script, sent), False
-            except BrokenConnection:
-                return self._evaluate(script, sent), True
+                return self._evaluate(self._call, script, sent), False
+            except (BrokenConnection, *DEMOTED) as error:
+                return self._evaluate(self._call_again, script, sent), not isinstance(error, DEMOTED)
         except PROBLEMS as error:
             raise self._problem(error) from error
 
@@ -110,16 +119,23 @@ class RedisClient:
         except PROBLEMS as error:
             raise self._problem(error) from error
 
-    def _evaluate(self, script: Script, sent: tuple[bytes, ...]) -> Any:
+    @staticmethod
+    def _evaluate(call: Callable[..., Any], script: Script, sent: tuple[bytes, ...]) -> Any:
         try:
-            return self._call(b"EVALSHA", script.sha, *sent)
+            return call(b"EVALSHA", script.sha, *sent)
         except NoScriptError:
-            return self._call(b"EVAL", script.source, *sent)
+            return call(b"EVAL", script.source, *sent)
 
     @cached_property
     def _call(self) -> Callable[..., Any]:
         """Send a command and return its reply."""
         return self._call_server if hasattr(self.redis, "connection_pool") else self._call_cluster
+
+    @cached_property
+    def _sentinel(self) -> Any:
+        """The pool, where it asks a Sentinel for its server."""
+        pool = self.redis.connection_pool
+        return pool if hasattr(pool, "master_address") else None
 
     def _call_cluster(self, name: bytes, *args: bytes) -> Any:
         """Its client looks which node has the keys."""
@@ -134,9 +150,28 @@ class RedisClient:
             connection = self._idle.pop()
         except IndexError:
             connection = _connection(self.redis.connection_pool)
+        if self._sentinel is not None and (connection.host, connection.port) != self._sentinel.master_address:
+            # The Sentinel has named another primary since, to whoever made a connection.
+            connection.disconnect()
+            connection = _connection(self.redis.connection_pool)
+        return self._exchange(connection, command)
+
+    def _call_again(self, *command: bytes) -> Any:
+        """Send anew after a connection broke: what broke one may have broken all that idle."""
+        if self._call == self._call_cluster:
+            return self._call_cluster(*command)
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().disconnect()
+        return self._exchange(_connection(self.redis.connection_pool), command)
+
+    def _exchange(self, connection: Any, command: tuple[bytes, ...]) -> Any:
         try:
             connection.send_packed_command([request(*command)])
             reply = connection.read_response()
+        except DEMOTED:
+            connection.disconnect()
+            raise
         except ResponseError:
             self._idle.append(connection)
             raise

@@ -6,11 +6,12 @@ import json
 import os
 import secrets
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any
@@ -319,7 +320,9 @@ def test_a_database_that_cannot_be_used_is_a_typed_error(django_db_blocker: Any,
             lambda: backend.revoke(place, 1),
             lambda: backend.draw(place),
             lambda: backend.install(place, "r", 1, 2),
+            lambda: backend.close_reign(place),
             lambda: backend.peek(place),
+            lambda: backend.give_up(place, "h"),
             lambda: list(backend.live(store.space, 0, 5)),
             lambda: backend.read_events(store.space, 0, 5),
             lambda: backend.forget_events(store.space, 0, ["1"]),
@@ -327,6 +330,23 @@ def test_a_database_that_cannot_be_used_is_a_typed_error(django_db_blocker: Any,
         ):
             with pytest.raises(LeaseBackendError, match="'gone'"):
                 call()
+
+
+def test_a_commit_that_sqlite_refuses_leaves_no_transaction_open(file_store: Store) -> None:
+    """It waits for those who read, and gives up; nobody could write any more."""
+    file_store.open()
+    connection = connections[file_store.backend.config.database]
+    connection.close_at = None
+    raw(file_store, "PRAGMA busy_timeout = 50")
+    with closing(sqlite3.connect(connection.settings_dict["NAME"], isolation_level=None)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM sqlite_master").fetchall()
+        with pytest.raises(LeaseBackendError, match="locked"):
+            file_store.grant("holder")
+        other.execute("COMMIT")
+        assert file_store.grant("holder") == 1
+        other.execute("CREATE TABLE mine (a)")
+        other.execute("DROP TABLE mine")
 
 
 @committed

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 import redis
+import redis.sentinel
 
 from fencing.backends.base import Granted, Held, HolderInfo
 from fencing.backends.redis import RedisBackend
+from fencing.backends.redis_client import _connection
 from fencing.backends.scripts import DRAW, Script
 from fencing.exceptions import LeaseBackendError
 from tests.backends.stores import NOBODY, PrivateRedis, Store, config, redis_store
 from tests.faults.cluster import CACHE as CLUSTER_CACHE
+from tests.faults.servers import free_port
 from tests.services import PrivateValkey
 
 ROOT = Path(__file__).parents[2]
@@ -202,12 +205,74 @@ def test_a_server_that_is_silent_is_not_asked_again(
     assert store.grant("holder") == 1, "its own grant, now that it hears"
 
 
-def test_a_connection_that_the_server_closed_is_made_again(server: PrivateValkey, settings: Any) -> None:
+@pytest.fixture
+def idle() -> Callable[[Store, int], list[Any]]:
+    """Lets so many connections wait for their next use, as many threads would leave them."""
+
+    def make(store: Store, count: int) -> list[Any]:
+        client = store.backend._client  # type: ignore[attr-defined]
+        pool = client.redis.connection_pool
+        client._idle += [_connection(pool) for _ in range(count - len(client._idle))]
+        return list(client._idle)
+
+    return make
+
+
+Idle = Callable[[Store, int], list[Any]]
+
+
+def test_connections_that_the_server_closed_are_made_again(server: PrivateValkey, settings: Any, idle: Idle) -> None:
+    """All of them broke: who asks again must not be given another one of them."""
     store = redis_store(settings, server.url())
     store.open()
+    closed = idle(store, 3)
     with redis.Redis.from_url(server.url()) as client:
-        assert client.client_kill_filter(_type="normal", skipme=True)
+        assert client.client_kill_filter(_type="normal", skipme=True) >= len(closed)
     assert store.grant("holder") == 1
+    assert not set(closed) & set(idle(store, 0))
+
+
+def test_a_server_that_was_restarted_is_asked_at_once(
+    valkey_server: Callable[..., PrivateValkey], settings: Any, idle: Idle
+) -> None:
+    server = valkey_server()
+    store = redis_store(settings, server.url())
+    store.open()
+    idle(store, 3)
+    server.kill()
+    server.start()
+    store.open(1001, 2000)
+    assert store.grant("holder") == 1001
+
+
+def test_connections_to_a_primary_that_a_sentinel_has_replaced_are_dropped(
+    valkey_server: Callable[..., PrivateValkey], settings: Any, idle: Idle
+) -> None:
+    """The old one may be cut off and still answer: whoever makes a connection hears of it for the whole process."""
+    old, new = (valkey_server(port=str(free_port())) for _ in range(2))
+    store = redis_store(settings, old.url())
+    sentinel = SayingPrimary(int(old.options["port"]))
+    pool: Any = redis.sentinel.SentinelConnectionPool("shop", sentinel)  # type: ignore[no-untyped-call]
+    store.backend._client.redis = redis.Redis(connection_pool=pool)  # type: ignore[attr-defined]
+    store.open(1, 10)
+    idle(store, 3)
+    assert store.grant("holder") == 1
+    sentinel.port = int(new.options["port"])
+    assert store.grant("holder", "stock:43") == 2, "nobody has asked the Sentinel since"
+    assert client_of(store).ping()
+    store.open(11, 20)
+    assert [store.grant("holder"), store.grant("other", "stock:43")] == [11, 12]
+    pool.disconnect()
+
+
+class SayingPrimary:
+    """What a pool asks of its Sentinels."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def discover_master(self, _service: str) -> tuple[str, int]:
+        return ("127.0.0.1", self.port)
 
 
 def test_an_interrupted_read_leaves_its_answer_to_nobody(
@@ -316,7 +381,9 @@ def test_an_unreachable_server_is_a_typed_error(valkey_server: Callable[..., Pri
         lambda: store.backend.revoke(place, token),
         lambda: store.backend.draw(place),
         lambda: store.backend.install(place, "r", 1, 2),
+        lambda: store.backend.close_reign(place),
         lambda: store.backend.peek(place),
+        lambda: store.backend.give_up(place, "holder"),
         lambda: list(store.backend.live(store.space, 0, 5)),
         lambda: store.backend.read_events(store.space, 0, 5),
         lambda: store.backend.forget_events(store.space, 0, ["1-1"]),

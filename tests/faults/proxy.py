@@ -54,6 +54,10 @@ class Proxy:
         with self._changing:
             self._faults += [(script.sha, fault) for fault in faults]
 
+    def lead_to(self, server: PrivateValkey) -> None:
+        """Let new connections lead to another server; those that exist stay with theirs."""
+        self._target = str(server._server.socket)
+
     def refuse(self) -> None:
         """Cut every connection, and refuse new ones."""
         with suppress(OSError):

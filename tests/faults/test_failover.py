@@ -8,6 +8,7 @@ from fencing import LeaseBackendError, LeaseHeldError, lease
 from fencing.backends.base import Lost
 from fencing.models import Reign
 from tests.concurrency import wait_until
+from tests.faults.proxy import Proxy
 from tests.faults.servers import Servers, caught_up, cut_off, follow, promote, replication
 from tests.faults.shop import Shop
 
@@ -117,3 +118,15 @@ def test_first_replica_of_a_primary_begins_a_reign_and_ends_no_lease(servers: Se
     shop.stock.refresh_from_db()
     assert shop.stock.last_token == held.token
     shop.sell()
+
+
+def test_address_that_leads_to_the_new_primary_is_followed(servers: Servers, shop: Shop) -> None:
+    """As a name or a load balancer does: the old primary lives on as a replica, and keeps its connections."""
+    old, new = servers.pair()
+    with Proxy(old) as proxy:
+        shop.at(proxy.url())
+        shop.sell()
+        proxy.lead_to(new)
+        promote(new)
+        follow(old, new)
+        shop.sell()
