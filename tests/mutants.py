@@ -63,6 +63,7 @@ HISTORY = "tests/test_history.py::"
 REIGNS = "tests/backends/test_reigns.py"
 WAITING = "tests/test_waiting.py::"
 QUEUES = "tests/backends/test_waiting.py::"
+DRILL = "tests/drill/test_play.py::"
 CONTRACT = "tests/backends/test_contract.py::"
 MARIADB = "tests/test_mariadb.py::"
 MARIADB_STORE = "tests/backends/test_mariadb.py::"
@@ -203,6 +204,55 @@ MUTANTS = (
         old="moved = [row for row in rows if pins is not None and pins[row.pk] != row.seen]",
         new="moved: list[LockedRow] = []",
         tests=(MANY + "test_bulk_update_compares_object_by_object",),
+    ),
+    Mutant(
+        name="the drill sees a row without its < (one statement)",
+        file="fencing/rowstatement.py",
+        old="(SELECT 1 FROM old WHERE old.seen < %(token)s{compare})",
+        new="(SELECT 1 FROM old WHERE (old.seen < %(token)s OR true){compare})",
+        tests=(DRILL + "test_sleepers_of_one_statement_overtaken_past_the_orm",),
+    ),
+    Mutant(
+        name="the drill sees rows without their < (many rows)",
+        file="fencing/bulkwrites.py",
+        old="stale = [row for row in rows if row.seen >= token]",
+        new="stale: list[LockedRow] = []",
+        tests=(DRILL + "test_sleepers_of_many_rows_overtaken_past_the_orm",),
+    ),
+    Mutant(
+        name="the drill sees a guard without its <",
+        file="fencing/guard_sql.py",
+        old="WHEN ((NEW.last_token > OLD.last_token) IS NOT TRUE) EXECUTE",
+        new="WHEN (false) EXECUTE",
+        tests=(DRILL + "test_sleepers_past_the_orm",),
+    ),
+    Mutant(
+        name="the drill sees that nothing is compared with what was read",
+        file="fencing/expressions.py",
+        old="return not chosen or not all(refers_to_column(value) for value in chosen)",
+        new="return False",
+        tests=(DRILL + "test_sleepers_who_read_before_a_late_write",),
+    ),
+    Mutant(
+        name="the drill sees a release that does not ask whose lease it is",
+        file="fencing/backends/scripts/release.lua",
+        old="local ours = holder == ARGV[1]",
+        new="local ours = holder ~= nil",
+        tests=(DRILL + "test_sleepers_of_the_orm_overtaken_by_saves",),
+    ),
+    Mutant(
+        name="the drill sees a counter that starts again",
+        file="fencing/tokens.py",
+        old="backend.install(place, answer.reign, numbers[0], numbers[-1])\n    raise",
+        new="backend.install(place, answer.reign, answer.next, answer.next + len(numbers))\n    raise",
+        tests=(DRILL + "test_store_that_forgets",),
+    ),
+    Mutant(
+        name="the drill sees a resource that nobody passes",
+        file="fencing/resources.py",
+        old='"passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)"',
+        new='"passed AS (SELECT 1 FROM old)"',
+        tests=(DRILL + "test_sleepers_of_the_orm_overtaken_on_other_rows",),
     ),
     Mutant(
         name="values worked out in Python are compared",

@@ -185,6 +185,13 @@ class LeaseBackend(ABC):
     def dropped_events(self, space: str, partition: int) -> int:
         """How many lines the outbox's cap has dropped since the store began to count."""
 
+    @abstractmethod
+    def forget(self, space: str) -> None:
+        """Lose everything of a namespace and nothing else, as a store that came back empty: leases, counters, events.
+
+        Whoever waits notices when it asks again. What is written meanwhile may stay.
+        """
+
     def check(self) -> list[CheckMessage]:
         """System checks of this alias that need no connection."""
         return []

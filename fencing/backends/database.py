@@ -197,6 +197,16 @@ class DatabaseBackend(LeaseBackend):
 
         return self._ask(ask)
 
+    def forget(self, space: str) -> None:
+        """See the contract."""
+
+        def ask(dialect: Dialect, cursor: Any) -> bool:
+            for name in ("StoredCounter", "StoredLease", "StoredEvent"):
+                cursor.execute(f"DELETE FROM {quoted(name)} WHERE space = %s", [space])
+            return True
+
+        self._ask(ask)
+
     def check(self) -> list[CheckMessage]:
         """See the contract."""
         alias = self.config.database

@@ -165,6 +165,12 @@ class MemoryBackend(LeaseBackend):
         with self._turn:
             return self._partition(space, partition).dropped
 
+    def forget(self, space: str) -> None:
+        """See the contract."""
+        with self._turn:
+            for key in [key for key in self._partitions if key[0] == space]:
+                del self._partitions[key]
+
     def _partition(self, space: str, partition: int) -> Partition:
         key = (space, partition)
         if key not in self._partitions:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from django.conf import settings
@@ -148,8 +149,7 @@ class RedisBackend(LeaseBackend):
         seen: set[bytes] = set()
         batch: list[bytes] = []
         with self._client.errors():
-            for key in self._client.redis.scan_iter(match=escaped(prefix) + "*", count=BATCH):
-                key = text(key).encode()
+            for key in self._scan(prefix):
                 if key in seen:
                     continue
                 seen.add(key)
@@ -186,6 +186,14 @@ class RedisBackend(LeaseBackend):
         with self._client.errors():
             return int(self._client.redis.hget((self._prefix(space, partition) + "counter").encode(), "dropped") or 0)
 
+    def forget(self, space: str) -> None:
+        """See the contract. Like ``live`` it scans the keys of the whole Redis database, by cursor."""
+        with self._client.errors():
+            for partition in range(self.config.partitions):
+                keys = self._scan(self._prefix(space, partition))
+                while batch := list(islice(keys, BATCH)):
+                    self._client.redis.unlink(*batch)
+
     def check(self) -> list[CheckMessage]:
         """See the contract."""
         cache = self.config.cache
@@ -200,6 +208,11 @@ class RedisBackend(LeaseBackend):
             hint = "Braces mark the part of a key that decides where a cluster keeps it."
             return [Error(f"{where}, whose KEY_PREFIX has braces.", hint=hint, id="fencing.E022")]
         return []
+
+    def _scan(self, prefix: str) -> Iterator[bytes]:
+        """The keys that begin with ``prefix``; one may come twice."""
+        for key in self._client.redis.scan_iter(match=escaped(prefix) + "*", count=BATCH):
+            yield text(key).encode()
 
     def _prefix(self, space: str, partition: int) -> str:
         return f"{self._client.key_prefix}fencing:{{{space}:{partition}}}:"

@@ -58,6 +58,12 @@ class Store:
         assert isinstance(answer, NeedsRange)
         return answer
 
+    def needs_reign(self) -> str:
+        """The reign that counts, as a request that was granted tells it."""
+        answer = self.backend.draw(self.place())
+        assert isinstance(answer, Granted)
+        return answer.reign
+
     def open(self, first: int = 1, last: int = 1000) -> str:
         """Give the store a range, and return its reign."""
         reign = self.needs_range().reign

@@ -289,6 +289,44 @@ def test_nothing_was_dropped_in_the_beginning(store: Store) -> None:
     assert list(store.backend.live("unheard-of", 3, 10)) == []
 
 
+def test_forgetting_loses_everything_of_one_namespace_only(store: Store) -> None:
+    # The names are no patterns, and none is the beginning of another.
+    other = Store(store.backend, space=f"{store.space}0")
+    other.open(first=500)
+    reigns = [store.needs_reign(), other.needs_reign()]
+    for number in range(3):
+        store.grant(f"h{number}", f"stock:{number}")
+    kept = other.grant("holder")
+    store.backend.forget(store.space)
+    assert list(store.backend.live(store.space, 0, 10)) == []
+    assert store.backend.peek(store.place("stock:1")) is None
+    assert store.events() == []
+    assert not store.backend.renew(store.place("stock:1"), "h1", 30.0)
+    assert store.backend.advance(store.place("stock:1"), "h1") == Lost()
+    assert not store.backend.install(store.place(), reigns[0], 2000, 3000), "that reign is over"
+    assert store.needs_range().next == 1
+    assert [lease.token for lease in store.backend.live(other.space, 0, 10)] == [kept]
+    assert [token for _, token, *_ in other.events()] == [kept]
+    assert other.needs_reign() == reigns[1]
+
+
+def test_forgetting_what_was_never_there_is_nothing(store: Store) -> None:
+    token = store.grant("holder")
+    store.backend.forget("unheard-of")
+    assert store.grant("holder") == token
+
+
+def test_who_waits_in_a_store_that_forgot_is_served(store: Store) -> None:
+    store.grant("holder")
+    with store.backend.waiter("waiter", 30.0, NOBODY) as waiter:
+        held = waiter.ask(store.place())
+        assert isinstance(held, Held)
+        store.backend.forget(store.space)
+        store.open(first=2000, last=3000)
+        answer = waiter.ask(store.place())
+        assert isinstance(answer, Granted) and answer.token == 2000
+
+
 def test_threads_never_get_the_same_number_or_the_same_lease(store: Store) -> None:
     issued: list[int] = []
     together = threading.Barrier(4)

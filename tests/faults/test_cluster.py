@@ -27,6 +27,15 @@ def tag(backend: LeaseBackend, resource: str) -> str:
     return f"{{{place.space}:{place.partition}}}"
 
 
+def kept(cluster: Cluster, backend: LeaseBackend) -> int:
+    """How many keys of the namespace all nodes have together."""
+    found = 0
+    for node in cluster.primaries:
+        with asked(node) as client:
+            found += len(client.keys(f"fencing:{{{place_of(backend, 'any').space}:*"))
+    return found
+
+
 @pytest.mark.slow
 def test_cluster_whose_slot_moves_and_whose_primary_fails(servers: Servers, shop: Shop) -> None:
     cluster = Cluster(servers)
@@ -34,6 +43,9 @@ def test_cluster_whose_slot_moves_and_whose_primary_fails(servers: Servers, shop
     # Each partition counts in ranges of its own, so numbers of different ones are unique and in no order.
     shop.grants(20, rising=False)
     assert Reign.objects.filter(namespace=shop.namespace).values("partition").distinct().count() == PARTITIONS
+    assert kept(cluster, backend) > PARTITIONS
+    backend.forget(place_of(backend, shop.resource).space)
+    assert kept(cluster, backend) == 0, "on every node"
     shop.sell(rising=False)
 
     slot = key_slot(tag(backend, shop.resource).encode())

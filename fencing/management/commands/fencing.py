@@ -21,7 +21,7 @@ from fencing.backends.base import LiveLease
 from fencing.conf import DEFAULT_ALIAS
 from fencing.exceptions import FencingError, LeaseHeldError
 from fencing.maintenance import who
-from fencing.management import guards
+from fencing.management import drill, guards
 from fencing.management.output import as_json, as_table, as_time
 from fencing.pruning import prune
 from fencing.reigns import logged_reigns, open_reigns
@@ -34,11 +34,13 @@ logger = logging.getLogger("fencing")
 class Command(BaseCommand):
     """One sub-command for each thing to do; each prints a table, or with ``--json`` one object."""
 
-    help = "Shows and revokes leases, shows and opens reigns, compares and installs guards, forgets what is old."
+    help = "Shows and revokes leases, shows and opens reigns, compares and installs guards, forgets what is old, plays drills."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """The sub-commands and their options."""
-        subs = parser.add_subparsers(dest="action", required=True, metavar="leases | reigns | revoke | guards | prune")
+        subs = parser.add_subparsers(
+            dest="action", required=True, metavar="leases | reigns | revoke | guards | prune | drill"
+        )
         self._add(subs, "leases", self._leases, "the leases that exist now").add_argument(
             "--limit", type=_positive, default=1000, help="at most so many (default: %(default)s)"
         )
@@ -57,6 +59,7 @@ class Command(BaseCommand):
 
         pruning = self._add(subs, "prune", self._prune, "forget what the settings do not keep", using=False)
         pruning.add_argument("--dry-run", action="store_true", help="only count")
+        drill.add_arguments(self._add(subs, "drill", self._drill, drill.ABOUT))
 
     def handle(self, *, run: Callable[..., None], **options: Any) -> None:
         """Run the sub-command, and tell its errors as those of a command."""
@@ -131,6 +134,9 @@ class Command(BaseCommand):
         self.stdout.write(as_table(["PARTITION", "FROM", "TO AT MOST", "SERVER", "REIGN", "OPENED"], rows))
         for partition, drawn in opened.items():
             self.stdout.write(f"Partition {partition} counts from {drawn + 1} on now.")
+
+    def _drill(self, **options: Any) -> None:
+        drill.run(self.stdout, self.stderr, **options)
 
     def _guards(self, **options: Any) -> None:
         guards.run(self.stdout, **options)

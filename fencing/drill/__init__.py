@@ -1,0 +1,15 @@
+"""``manage.py fencing drill``: real processes pause, die and are resumed, and a checker says what the database let through.
+
+A fencing set-up that has never refused a real stale write is unverified.
+
+    plan        what a drill does, as its processes are told
+    scratch     its table, its namespace, and how all of it is removed
+    faults      pauses and deaths of a process
+    work        what one process does: leases and writes
+    worker      a process: its jobs, one after the other
+    conductor   starts, wakes and replaces the processes, and lets the store forget
+    journal     what each process notes, line by line
+    attempts    what was noted, attempt by attempt
+    checker     from attempts to violations: pure functions
+    report      a table, a verdict, timelines
+"""

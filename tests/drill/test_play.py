@@ -1,0 +1,236 @@
+"""The drill for real: processes that are stopped and killed, against the database and the store of the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connection
+from django_redis import get_redis_connection
+
+from fencing.drill.play import Played, new_plan, plan_of, play
+from tests.documents import ROOT
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.heavy, pytest.mark.slow]
+
+ALL = {"save": 1, "expression": 1, "update": 1, "once": 1, "raw": 1}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Journals go to a folder of the test; whatever a test does, its drills leave nothing."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    keys = set(get_redis_connection("leases").scan_iter())
+    yield
+    assert left() == []
+    assert set(get_redis_connection("leases").scan_iter()) <= keys
+    assert list(tmp_path.glob("fencing-drill-*")) == []
+
+
+def left() -> list[str]:
+    """What there is of drills in the database."""
+    tables = [name for name in connection.introspection.table_names() if name.startswith("fencing_drill_")]
+    models = {model.__name__: model._base_manager for model in apps.get_app_config("fencing").get_models()}
+    rows = [
+        name
+        for name, manager in models.items()
+        if any(field.name == "namespace" for field in manager.model._meta.fields)
+        and manager.filter(namespace__startswith="drill-").exists()
+    ]
+    stored = [name for name in ("StoredCounter", "StoredLease", "StoredEvent") if models[name].exists()]
+    return tables + rows + stored
+
+
+def played(kinds: Mapping[str, int], sleepers: Mapping[str, int] | None = None, **options: Any) -> Played:
+    """A drill of one resource that is full of pauses."""
+    plan = new_plan(
+        using="default", workers=4, kinds=kinds, sleepers=sleepers or kinds,
+        **{"seconds": 5.0, "faults": ("pause",), **options},
+    )  # fmt: skip
+    return play(plan)
+
+
+def faultless(drill: Played) -> None:
+    assert [(one.kind, one.text) for one in drill.findings.violations] == []
+    assert drill.findings.refused == drill.findings.attempted > 0
+
+
+def test_sleepers_of_the_orm_overtaken_by_saves() -> None:
+    faultless(played({"save": 1}))
+
+
+def test_sleepers_of_the_orm_overtaken_on_other_rows() -> None:
+    faultless(played({"save": 1}, rows=6))
+
+
+def test_sleepers_who_read_before_a_late_write() -> None:
+    faultless(played({"save": 1}, rows=1, seconds=8.0, dawdles=0.8))
+
+
+def test_sleepers_of_one_statement_overtaken_past_the_orm() -> None:
+    faultless(played({"raw": 1}, {"expression": 1}, rows=1))
+
+
+def test_sleepers_of_many_rows_overtaken_past_the_orm() -> None:
+    faultless(played({"raw": 1}, {"update": 1}, rows=1))
+
+
+def test_sleepers_past_the_orm() -> None:
+    faultless(played({"save": 1, "raw": 1}, {"raw": 1}, rows=1))
+
+
+def test_sleepers_in_transactions_and_duplicates() -> None:
+    faultless(played({"once": 1}, faults=("pause", "kill"), kill_rate=0.3))
+
+
+def test_store_that_forgets() -> None:
+    drill = played({"save": 1}, faults=("pause", "forget"))
+    faultless(drill)
+    assert drill.forgets > 2
+
+
+def test_processes_that_sleep_by_themselves_where_signals_do_not_exist() -> None:
+    faultless(played(ALL, cooperative=True))
+
+
+def test_database_as_lease_store(settings: Any) -> None:
+    settings.FENCING = {"BACKENDS": {"default": {"BACKEND": "fencing.backends.database.DatabaseBackend"}}}
+    faultless(played(ALL, faults=("pause", "kill", "forget")))
+
+
+def test_without_the_fence_the_same_work_loses_updates() -> None:
+    findings = played({"save": 2, "once": 1}, fenced=False, rows=1).findings
+    assert findings.count("wrongly accepted") and findings.count("lost update") and findings.count("duplicate")
+
+
+# --- the command
+
+
+def command(environment: Mapping[str, str], *args: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, ROOT / "manage.py", "fencing", "drill", *args],
+        env={**environment, "TMPDIR": os.environ["TMPDIR"]}, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_command_passes_with_status_0(process_environment: dict[str, str]) -> None:
+    process = command(process_environment, "--workers", "4", "--seconds", "12", "--seed", "7", "--json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    (line,) = out.splitlines()
+    found = json.loads(line)
+    assert list(found) == [
+        "attempted", "refused", "wrongly_accepted", "wrongly_refused", "out_of_order", "lost_updates", "duplicates",
+        "longest_wait", "operations", "violations",
+    ]  # fmt: skip
+    assert found["refused"] == found["attempted"] > 0 and found["violations"] == []
+    assert err == "", "a bar is for terminals only"
+
+
+def test_command_without_the_fence_fails_with_status_1_and_a_timeline(process_environment: dict[str, str]) -> None:
+    process = command(process_environment, "--workers", "4", "--seconds", "8", "--seed", "7", "--unfenced")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, out + err
+    assert out.splitlines()[0].split() == ["WHAT", "COUNT", "MUST", "BE"]
+    assert "Wrongly accepted: token " in out and " stops " in out and " wakes " in out
+    assert out.splitlines()[-1].startswith("FAILED without the fence, as it must: ")
+
+
+def test_command_without_pauses_is_inconclusive(process_environment: dict[str, str]) -> None:
+    process = command(process_environment, "--workers", "2", "--seconds", "1", "--faults", "")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, out + err
+    assert "INCONCLUSIVE" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_command_that_is_interrupted_leaves_nothing(
+    process_environment: dict[str, str], number: signal.Signals
+) -> None:
+    process = command(process_environment, "--workers", "3", "--seconds", "60", "--pause-rate", "2")
+    workers = wait_for_work(process.pid)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, out + err
+    assert "Everything of the drill has been removed." in err
+    assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
+
+
+def test_processes_end_with_a_conductor_that_is_killed_and_remove_clears_the_rest(
+    process_environment: dict[str, str],
+) -> None:
+    process = command(process_environment, "--workers", "3", "--seconds", "60", "--pause-rate", "5")
+    workers = wait_for_work(process.pid)
+    process.kill()
+    process.communicate(timeout=60)
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in workers):
+        assert time.monotonic() < deadline, "those that had stopped, too"
+        time.sleep(0.05)
+    (name,) = [name for name in left() if name.startswith("fencing_drill_")]
+    removing = command(process_environment, "--remove", name.removeprefix("fencing_").replace("_", "-"))
+    out, err = removing.communicate(timeout=60)
+    assert removing.returncode == 0, out + err
+
+
+def test_command_that_keeps_says_where(process_environment: dict[str, str]) -> None:
+    process = command(process_environment, "--workers", "2", "--seconds", "1", "--keep", "--json")
+    _, err = process.communicate(timeout=60)
+    (name,) = [name for name in left() if name.startswith("fencing_drill_")]
+    drill = name.removeprefix("fencing_").replace("_", "-")
+    assert name in err and f"--remove {drill}" in err
+    removing = command(process_environment, "--remove", drill)
+    out, err = removing.communicate(timeout=60)
+    assert removing.returncode == 0, out + err
+
+
+def wait_for_work(conductor: int) -> list[int]:
+    """The processes of a drill, once their journals say that they work."""
+    deadline = time.monotonic() + 60
+    while not (
+        working := [path for path in Path(os.environ["TMPDIR"]).glob("fencing-drill-*/*.jsonl") if path.stat().st_size]
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert working
+    children = Path(f"/proc/{conductor}/task/{conductor}/children").read_text().split()
+    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+# --- what cannot be drilled
+
+
+def test_leases_in_memory_are_refused(settings: Any) -> None:
+    settings.FENCING = {"BACKENDS": {"default": {"BACKEND": "fencing.backends.memory.MemoryBackend"}}}
+    with pytest.raises(ImproperlyConfigured, match="memory of one process"):
+        new_plan(using="default")
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "lite"])
+def test_databases_in_memory_are_refused() -> None:
+    with pytest.raises(ImproperlyConfigured, match="'lite' is in the memory of one process"):
+        new_plan(using="default", database="lite")
+
+
+def test_settings_without_a_module_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
+    with pytest.raises(ImproperlyConfigured, match="come from no module"):
+        new_plan(using="default")
+
+
+def test_only_drills_are_removed() -> None:
+    for name in ("default", "drill-", "drill-1234567", "drill-1234567G", f"drill-{secrets.token_hex(4)}x"):
+        with pytest.raises(ImproperlyConfigured, match="no name of a drill"):
+            plan_of(name, using="default")
