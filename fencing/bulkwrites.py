@@ -203,7 +203,7 @@ def update_rows(
         updated = _plain_update(queryset.filter(pk__in=keys, last_token__lt=token), {**values, "last_token": token})
         if updated != len(group):
             group = _carrying(connection, fence, group, token)
-        count += updated
+        count += len(group)
         if _touches_name(fence, values):
             _ensure_resource_kept(connection, fence, group)
         record_rows(connection, fence, lease, group, token, "update")

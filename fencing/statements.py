@@ -71,13 +71,18 @@ def send_steps(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, t
                 )
                 more = (list(write.returning),) if write.returning else ()
                 rows = matched._update(with_token(write, token), *more)  # type: ignore[attr-defined]
-            verdict = Verdict(seen=seen, passed=passed or seen is None, accepted=bool(rows), rows=rows)
+            verdict = Verdict(seen=seen, passed=passed or seen is None, accepted=wrote(rows), rows=rows)
             if not verdict.accepted:
                 raise _UndoError(verdict)
             history.record(connection, [attempt_of(lease, write, token, None)])
     except _UndoError as undo:
         return undo.verdict
     return verdict
+
+
+def wrote(rows: Any) -> bool:
+    """Whether an UPDATE of one row has matched it: a driver's -1, for "unknown", is no yes."""
+    return bool(rows) if isinstance(rows, list) else rows is not None and rows > 0
 
 
 class _UndoError(Exception):

@@ -73,6 +73,13 @@ COMMANDS = "tests/test_commands.py::"
 
 MUTANTS = (
     Mutant(
+        name="a driver's unknown count is no success",
+        file="fencing/statements.py",
+        old="return bool(rows) if isinstance(rows, list) else rows is not None and rows > 0",
+        new="return bool(rows)",
+        tests=(PATHS + "test_count_that_the_driver_makes_up",),
+    ),
+    Mutant(
         name="a lease of another backend is refused by name",
         file="fencing/fenced.py",
         old="if lease.resource != name or lease.using != fence.using:",

@@ -23,6 +23,7 @@ from fencing.fields import TokenField
 from fencing.models import FencedModel
 from fencing.querysets import FencedQuerySet
 from tests.services import PrivateValkey
+from tests.shop.models import Tag
 
 MEMORY = {"BACKEND": "fencing.backends.memory.MemoryBackend"}
 
@@ -59,8 +60,11 @@ def isolated() -> Iterator[Apps]:
         yield registry
 
 
+@pytest.mark.django_db(databases="__all__")
 def test_the_project_itself_is_clean() -> None:
-    assert [found for found in run_checks(tags=["fencing"]) if str(found.id).startswith("fencing.")] == []
+    """But for the model of the tests that leaves its cascade to the database on purpose, MariaDB's among them."""
+    found = [one for one in run_checks(tags=["fencing"]) if str(one.id).startswith("fencing.")]
+    assert [one for one in found if one.obj is not Tag] == []
 
 
 @pytest.mark.parametrize(
@@ -536,17 +540,22 @@ MARIA = pytest.mark.django_db(databases=["default", "maria"], transaction=True)
 
 @MARIA
 def test_e013_foreign_key_that_mariadb_carries_out() -> None:
-    assert checks.check_databases(databases=["maria"]) == []
+    assert of_mariadb() == []
     table = "ALTER TABLE shop_crate"
     with connections["maria"].cursor() as cursor:
         references = "FOREIGN KEY (warehouse_id) REFERENCES shop_warehouse (id) ON DELETE CASCADE"
         cursor.execute(f"{table} ADD CONSTRAINT of_a_hand {references}")
     try:
-        (found,) = checks.check_databases(databases=["maria"])
+        (found,) = of_mariadb()
     finally:
         with connections["maria"].cursor() as cursor:
             cursor.execute(f"{table} DROP FOREIGN KEY of_a_hand")
     assert found.id == "fencing.E013" and "'of_a_hand' in database 'maria': ON DELETE CASCADE" in found.msg
+
+
+def of_mariadb() -> list[Any]:
+    """The checks of MariaDB, but for the model of the tests that leaves its cascade to the database on purpose."""
+    return [one for one in checks.check_databases(databases=["maria"]) if one.obj is not Tag]
 
 
 @MARIA
@@ -569,13 +578,13 @@ def test_e013_on_delete_that_is_the_databases(isolated: Apps, monkeypatch: pytes
 def test_w014_mariadb_that_forgets(settings: Any) -> None:
     entry = {"BACKEND": "fencing.backends.database.DatabaseBackend", "DATABASE": "maria"}
     settings.FENCING = {"BACKENDS": {"default": entry}}
-    assert checks.check_databases(databases=["maria"]) == []
+    assert of_mariadb() == []
     with connections["maria"].cursor() as cursor:
         cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
         try:
-            (found,) = checks.check_databases(databases=["maria"])
+            (found,) = of_mariadb()
             settings.FENCING = {"BACKENDS": {"default": {**entry, "DATABASE": "default"}}}
-            assert checks.check_databases(databases=["maria"]) == []
+            assert of_mariadb() == []
         finally:
             cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
     assert found.id == "fencing.W014" and "= 2" in found.msg

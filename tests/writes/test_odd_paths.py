@@ -6,13 +6,16 @@ import copy
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.core import serializers
 from django.db import connections, transaction
 from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Concat
+from django.db.models.sql.compiler import SQLUpdateCompiler
 
 from fencing import (
     LeaseLostError,
@@ -24,7 +27,9 @@ from fencing import (
     unfenced,
 )
 from fencing.models import FencedWrite
+from fencing.statements import send_steps
 from inventory_demo.models import Stock
+from tests.concurrency import BOUND, threads
 from tests.shop.models import Bin, Line, Paper, Parcel, Ticket, Warehouse
 
 pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
@@ -117,6 +122,67 @@ def test_insert_that_met_another_row_has_read_nothing(alias: str) -> None:
     assert Parcel.objects.using(alias).get().weight == 3
     assert Ticket.objects.using(alias).get().note == "theirs"
     assert Paper.objects.using(alias).values_list("facts", "pages").get() == ("theirs", 5)
+
+
+@pytest.mark.parametrize("reported", [0, -1])
+def test_count_that_the_driver_makes_up(alias: str, reported: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C20: neither 0 for a row that was matched, nor -1 for "unknown", is taken for a success."""
+    one = stock(alias)
+    monkeypatch.setattr("fencing.writes.send_statement", send_steps)
+    with monkeypatch.context() as patch:
+        patch.setattr(SQLUpdateCompiler, "execute_sql", lambda self, kind: reported)
+        with lease("stock:42"), pytest.raises(StaleReadError):
+            one.save()
+        patch.setattr("fencing.bulkwrites.can_be_one_statement", lambda *_args: False)
+        with lease("stock:42"):
+            assert Stock.objects.using(alias).update(quantity=7) == 0
+    assert quantities(alias) == {"42": 10}
+    assert not FencedWrite.objects.using(alias).filter(outcome="accepted").exists()
+
+
+def test_fixtures_keep_the_numbers_of_their_rows(alias: str) -> None:
+    """C17: into an empty table with the numbers that they had; over rows never, and nothing is made up for the history."""
+    with connections[alias].cursor() as cursor:
+        stock(alias)
+        cursor.execute("UPDATE inventory_demo_stock SET last_token = 7")
+    dumped = serializers.serialize("json", Stock.objects.using(alias))
+
+    def load() -> None:
+        for one in serializers.deserialize("json", dumped, using=alias):
+            one.save(using=alias)
+
+    for present in (7, 9):
+        with connections[alias].cursor() as cursor:
+            cursor.execute("UPDATE inventory_demo_stock SET last_token = %s WHERE last_token < %s", [present, present])
+        with pytest.raises(LeaseRequiredError):
+            load()
+        assert Stock.objects.using(alias).get().last_token == present
+    with unfenced("restore", database=alias) as number:
+        load()
+        assert Stock.objects.using(alias).get().last_token == max(9, number)
+        Stock.objects.using(alias).all().delete()
+    before = FencedWrite.objects.using(alias).count()
+    load()
+    assert Stock.objects.using(alias).values_list("quantity", "last_token").get() == (10, 7)
+    assert FencedWrite.objects.using(alias).count() == before
+
+
+def test_two_who_create_at_once_make_one_row(alias: str) -> None:
+    """C18: with a preset key, both under one lease; neither is told of a conflict that is none."""
+    with lease(f"shop.ticket:k{alias}"):
+        contexts = [copy_context() for _ in range(2)]
+
+        def create() -> Any:
+            return Ticket.objects.using(alias).get_or_create(code=f"k{alias}", defaults={"note": "n"})[1]
+
+        if alias == "lite":  # a database in memory is of one thread
+            made = [context.run(create) for context in contexts]
+        else:
+            with threads() as start:
+                made = [one.result(BOUND) for one in [start(context.run, create) for context in contexts]]
+    assert sorted(made) == [False, True]
+    with lease(f"shop.ticket:k{alias}"):
+        Ticket.objects.using(alias).get().save()
 
 
 def test_ignored_rows_are_not_on_record_as_accepted(alias: str) -> None:
