@@ -336,9 +336,9 @@ def test_begun_transaction_whose_resource_is_forgotten_has_no_effect(stock: Stoc
 
 def test_opened_reign_counts_above_the_floor(keep: Callable[..., None]) -> None:
     """After a backup the floor may be the highest number that the database knows."""
-    from fencing.reigns import logged_reigns, open_reigns
+    from fencing.reigns import MARGIN, logged_reigns, open_reigns
 
-    far = logged_reigns("default").ceiling + 10**6
+    far = logged_reigns("default").ceiling + 3 * MARGIN  # a reign is opened above everything by one
     raise_floor("default", namespace(), far)
     open_reigns("default", by="test")
     begin(grant(), "default")
