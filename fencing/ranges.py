@@ -6,6 +6,7 @@ Every reservation is one statement that commits by itself, before a number of th
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -19,14 +20,14 @@ from django.utils import timezone
 from fencing.backends.base import NeedsRange, Place
 from fencing.conf import MAX_TOKEN, BackendConfig
 from fencing.connections import autocommit
-from fencing.databases import kind, unless_there
+from fencing.databases import SERIALIZATION_FAILURES, code_of, kind, unless_there
 from fencing.exceptions import InvalidTokenError, LeaseBackendError, TokensExhaustedError
 from fencing.tables import quoted
 
 # A number that is higher than what was reserved by more than this was not issued but invented.
 MAX_RAISE = 2**40
 DATABASES = ("postgresql", "mariadb", "sqlite")
-# Each round that fails means that the row vanished, or that the end of the numbers is near.
+# Each round that fails means that another client was faster, that the row vanished, or that the end of the numbers is near.
 ROUNDS = 20
 
 
@@ -99,8 +100,9 @@ def reserve(
         LeaseBackendError: the database cannot be used.
     """
     with _database(config) as connection:
-        for _ in range(ROUNDS):
-            with connection.cursor() as cursor:
+        for tries in range(ROUNDS):
+            time.sleep(tries / 1000)
+            with _another_try(connection), connection.cursor() as cursor:
                 ceiling = _raise_ceiling(connection, cursor, config, place.space, size, issued, seen)
                 if ceiling is None:
                     size = _why_not(cursor, config, place.space, size, issued, seen)
@@ -109,7 +111,9 @@ def reserve(
                 if reign is not None:
                     _log_reign(connection, cursor, config, place, reign, numbers[0])
                 return numbers
-    raise LeaseBackendError(config.alias, f"the row of namespace {config.namespace!r} vanishes again and again.")
+    raise LeaseBackendError(
+        config.alias, f"the row of namespace {config.namespace!r} changed {ROUNDS} times in between."
+    )
 
 
 def _raise_ceiling(
@@ -196,6 +200,16 @@ def _log_reign(
         f"VALUES (%s, %s, %s, %s, %s, %s) {unless_there(connection, 'namespace')}",
         [config.namespace, place.partition, needs.reign, needs.server, first, now],
     )
+
+
+@contextmanager
+def _another_try(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Let a statement pass that failed because another one came in between, under a strict isolation level."""
+    try:
+        yield
+    except DatabaseProblem as error:
+        if connection.in_atomic_block or code_of(error) not in SERIALIZATION_FAILURES:
+            raise
 
 
 @contextmanager

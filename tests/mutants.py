@@ -740,6 +740,13 @@ MUTANTS = (
         tests=(DATABASE + "test_a_commit_that_sqlite_refuses_leaves_no_transaction_open",),
     ),
     Mutant(
+        name="a reservation that collides is tried again",
+        file="fencing/ranges.py",
+        old="        if connection.in_atomic_block or code_of(error) not in SERIALIZATION_FAILURES:\n",
+        new="        if True:\n",
+        tests=("tests/test_tokens.py::test_a_reservation_that_collides_is_tried_again",),
+    ),
+    Mutant(
         name="a release that was not heard of is one",
         file="fencing/backends/redis.py",
         old="return bool(reply) or repeated",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections, transaction
+from django.db.models import F
 
 from fencing import ranges, tokens
 from fencing.backends import LeaseBackend, get_backend
@@ -17,6 +18,7 @@ from fencing.backends.base import Granted, Held, HolderInfo, Lost, NeedsRange, P
 from fencing.conf import MAX_TOKEN
 from fencing.exceptions import InvalidTokenError, LeaseBackendError, TokensExhaustedError
 from fencing.models import Reign, TokenRange
+from tests.concurrency import BOUND, threads, wait_until, waiting_for_locks
 from tests.services import PrivateValkey
 
 NOBODY = HolderInfo()
@@ -259,6 +261,26 @@ def test_a_reservation_survives_the_rollback_of_its_caller(backend: LeaseBackend
     assert not TokenRange.objects.filter(namespace="mine").exists()
     raw(backend).flushall()
     assert grant(backend) > token
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="a matter of PostgreSQL")
+def test_a_reservation_that_collides_is_tried_again(backend: LeaseBackend) -> None:
+    """Where the project works under REPEATABLE READ or stricter, the slower of two clients is refused."""
+    grant(backend)
+
+    def reserve() -> list[int]:
+        with connection.cursor() as cursor:
+            cursor.execute("SET default_transaction_isolation = 'repeatable read'")
+        place = tokens.place_of(backend, "stock:42")
+        return list(ranges.reserve(backend.config, place, 1))
+
+    with threads() as start:
+        with transaction.atomic():
+            TokenRange.objects.filter(namespace=backend.config.namespace).update(ceiling=F("ceiling") + 5)
+            slower = start(reserve)
+            wait_until(waiting_for_locks, "the reservation waits")
+        assert slower.result(BOUND) == [16]
 
 
 @pytest.mark.django_db
