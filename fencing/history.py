@@ -18,6 +18,7 @@ from fencing.collector import merge
 from fencing.connections import autocommit, in_test_environment, in_testcase, in_user_transaction
 from fencing.exceptions import FencingError
 from fencing.heartbeat import chores
+from fencing.logs import tell_attempt
 from fencing.tables import quoted
 from fencing.tokens import place_of
 
@@ -93,6 +94,10 @@ def wanted(outcome: str) -> bool:
 
 def record(connection: BaseDatabaseWrapper, attempts: Iterable[Attempt]) -> None:
     """Write attempts on ``connection``, in whatever transaction is open there."""
+    attempts = list(attempts)
+    for attempt in attempts:
+        if attempt.outcome == "unfenced":
+            tell_attempt(attempt)
     rows = [attempt.row() for attempt in attempts if wanted(attempt.outcome)]
     if not rows:
         return
@@ -110,8 +115,12 @@ def record_refusal(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
     On a database with a single writer, and inside a ``TestCase``, whose connection is the only one that sees the
     test's rows, it waits until the connection is outside a transaction.
     """
-    if not wanted(attempt.outcome):
-        return
+    tell_attempt(attempt)
+    if wanted(attempt.outcome):
+        _record_outside(connection, attempt)
+
+
+def _record_outside(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
     if (connection.vendor == "sqlite" or in_testcase(connection)) and in_user_transaction(connection):
         _waiting.setdefault(connection, []).append(attempt)
         return
@@ -126,7 +135,7 @@ def write_waiting(connection: BaseDatabaseWrapper) -> None:
     """Write the refusals that waited for the end of this connection's transaction, if it has ended."""
     if not in_user_transaction(connection) and (attempts := _waiting.pop(connection, None)):
         for attempt in attempts:
-            record_refusal(connection, attempt)
+            _record_outside(connection, attempt)
 
 
 def write_all_waiting() -> None:

@@ -17,6 +17,7 @@ from fencing import history, signals, tokens
 from fencing.backends.base import Granted, LeaseBackend, Lost, Place
 from fencing.exceptions import InvalidTokenError, LeaseBackendError, LeaseLostError, WriteRejectedError
 from fencing.heartbeat import beats
+from fencing.logs import tell_lease
 from fencing.transactions import FencedTransaction
 
 logger = logging.getLogger("fencing")
@@ -139,7 +140,9 @@ class Lease:
                 "The lease of %r could not be released; it ends within %.3f s", self.resource, self.ttl, exc_info=True
             )
             return
-        if not was_held:
+        if was_held:
+            tell_lease(logging.DEBUG, "released", self, "Released %r, token %d", self.resource, self.token)
+        else:
             self._lose("it had ended before its release")
         history.collect_soon(self.using)
 
@@ -243,7 +246,8 @@ class Lease:
     def _lose(self, reason: str) -> None:
         if not self._lost:
             self._lost = reason
-            logger.warning("The lease of %r with token %d is lost: %s", self.resource, self.token, reason)
+            text = "The lease of %r with token %d is lost: %s"
+            tell_lease(logging.WARNING, "lost", self, text, self.resource, self.token, reason)
             signals.announce(signals.lease_lost, Lease, lease=self, reason=reason)
 
     def _lost_error(self) -> LeaseLostError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
@@ -21,6 +22,7 @@ from fencing.asynchronous import Acquisition
 from fencing.connections import open_transactions
 from fencing.exceptions import LeaseHeldError, LeaseInsideTransactionError, ResourceMismatchError
 from fencing.leases import Lease
+from fencing.logs import tell_lease
 from fencing.naming import check_resource, resource_of_call
 from fencing.scope import find_lease, hold, let_go
 
@@ -161,6 +163,7 @@ class Leasing(Generic[L]):
         if self._renew:
             held.start_renewing()
         history.collect_soon(self._using)
+        tell_lease(logging.DEBUG, "granted", held, "Granted %r, token %d", held.resource, held.token)
         signals.announce(signals.lease_granted, Lease, lease=held)
         return held
 

@@ -1317,6 +1317,20 @@ MUTANTS = (
         tests=(PRUNING + "test_marks_of_several_counters_are_at_the_one_that_is_least_far",),
     ),
     Mutant(
+        name="a refusal is logged",
+        file="fencing/history.py",
+        old="    tell_attempt(attempt)\n    if wanted(attempt.outcome):",
+        new="    if wanted(attempt.outcome):",
+        tests=(HISTORY + "test_log_lines_have_named_fields[none]",),
+    ),
+    Mutant(
+        name="a refusal outlives the rollback",
+        file="fencing/history.py",
+        old="        with autocommit(connection.alias) as own:\n            record(own, [attempt])",
+        new="        record(connection, [attempt])",
+        tests=(HISTORY + "test_refusal_outlives_every_rollback[default-savepoint]",),
+    ),
+    Mutant(
         name="a lost release does not undo how a grant ended",
         file="fencing/collector.py",
         old="AND ({ended} <> 'lost' OR {grants}.ended IN ('', 'expired'))",

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.handlers.base import BaseHandler
 from django.db import IntegrityError, OperationalError, connection, connections, transaction
+from django.http import HttpResponse
+from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 
-from fencing import LeaseBackendError, StaleWriteError, collector, history, lease
+from fencing import LeaseBackendError, StaleWriteError, collector, history, lease, unfenced
 from fencing.acquiring import acquire
 from fencing.backends import get_backend
 from fencing.backends.base import GrantEvent, HolderInfo
@@ -352,3 +357,108 @@ def test_collectors_in_processes_that_are_killed_lose_and_repeat_nothing(process
     assert sorted(rows) == sorted(tokens)
     assert [ended for _token, ended in sorted(rows.items())].count("") == 2, "of the killed workers' last leases"
     assert set(rows.values()) == {"released", ""}
+
+
+# Log lines
+
+
+def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
+    return [vars(record) for record in caplog.records if getattr(record, "event", None) == event]
+
+
+@pytest.mark.parametrize("record", ["all", "none"])
+def test_log_lines_have_named_fields(settings: Any, caplog: pytest.LogCaptureFixture, record: str) -> None:
+    settings.FENCING = {**settings.FENCING, "RECORD": record}
+    caplog.set_level("DEBUG", logger="fencing")
+    stock = Stock.objects.create(sku="42")
+    late = Stock.objects.get()
+    sleeper = acquire("stock:42", ttl=30, give_up=0, using="default", allow_in_transaction=False)
+    sleeper._backend.revoke(sleeper._place, sleeper.token)
+    with lease("stock:42") as held:
+        Stock.objects.get().save()
+        held.once("order-7", lambda: 1)
+        held.once("order-7", lambda: 1)
+    with transaction.atomic(), pytest.raises(StaleWriteError):
+        late.save(lease=sleeper)
+    sleeper.release()
+    with unfenced("audit") as number:
+        stock.save()
+    (granted,), (released,), (lost,) = told(caplog, "granted"), told(caplog, "released"), told(caplog, "lost")
+    for one, whose in ((granted, held), (released, held), (lost, sleeper)):
+        assert (one["resource"], one["token"], one["holder"]) == ("stock:42", whose.token, whose.holder)
+    (refused,), (duplicate,) = told(caplog, "refused"), told(caplog, "duplicate")
+    names = ("resource", "token", "seen", "model", "object_pk", "outcome")
+    assert [refused[name] for name in names] == [
+        "stock:42", sleeper.token, held.token, "inventory_demo.stock", str(stock.pk), "stale",
+    ]  # fmt: skip
+    assert (duplicate["operation"], duplicate["token"]) == ("order-7", held.token)
+    block, row = told(caplog, "unfenced")
+    assert block["note"].startswith("audit") and block["token"] == row["token"] == number
+    assert row["object_pk"] == str(stock.pk)
+
+
+# Refusals in every nesting of transactions
+
+
+def another_fenced(alias: str) -> Any:
+    return acquire("stock:43", ttl=30, give_up=0, using="default", allow_in_transaction=True).atomic(using=alias)
+
+
+def in_atomic(alias: str) -> Any:
+    return transaction.atomic(using=alias)
+
+
+NESTINGS: dict[str, list[Callable[[str], Any]]] = {
+    "autocommit": [],
+    "atomic": [in_atomic],
+    "savepoint": [in_atomic, in_atomic, in_atomic],
+    "fenced": [another_fenced],
+    "fenced, savepoint": [another_fenced, in_atomic],
+}
+
+
+@pytest.fixture
+def refused_write(alias: str) -> Callable[[], None]:
+    """A function that does a write of a superseded holder, which is refused."""
+    Stock.objects.using(alias).create(sku="42")
+    late = Stock.objects.using(alias).get()
+    sleeper = acquire("stock:42", ttl=30, give_up=0, using="default", allow_in_transaction=False)
+    sleeper._backend.revoke(sleeper._place, sleeper.token)
+    with lease("stock:42"):
+        Stock.objects.using(alias).get().save()
+    return lambda: late.save(lease=sleeper)
+
+
+def stale_lines(alias: str) -> int:
+    return FencedWrite.objects.using(alias).filter(outcome="stale").count()
+
+
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_refusal_outlives_every_rollback(alias: str, refused_write: Callable[[], None], nesting: str) -> None:
+    with pytest.raises(ZeroDivisionError), contextlib.ExitStack() as stack:
+        for enter in NESTINGS[nesting]:
+            stack.enter_context(enter(alias))
+        with contextlib.suppress(StaleWriteError):
+            refused_write()
+        raise ZeroDivisionError
+    history.write_all_waiting()
+    assert stale_lines(alias) == 1
+
+
+def test_refusal_in_a_request_outlives_its_rollback(alias: str, refused_write: Callable[[], None]) -> None:
+    """ATOMIC_REQUESTS"""
+
+    def view(_request: Any) -> HttpResponse:
+        refused_write()
+        return HttpResponse()
+
+    settings = connections[alias].settings_dict
+    before = settings["ATOMIC_REQUESTS"]
+    settings["ATOMIC_REQUESTS"] = True
+    try:
+        with pytest.raises(StaleWriteError):
+            BaseHandler().make_view_atomic(view)(RequestFactory().get("/"))
+    finally:
+        settings["ATOMIC_REQUESTS"] = before
+    history.write_all_waiting()
+    assert stale_lines(alias) == 1
