@@ -22,8 +22,9 @@ from django.db import connections, transaction
 from fencing.backends import get_backend
 from fencing.backends.memory import MemoryBackend
 from fencing.drill.attempts import Version, attempts_of
-from fencing.drill.checker import Findings, Histories, check
+from fencing.drill.checker import Findings, check
 from fencing.drill.conductor import Conductor
+from fencing.drill.histories import Histories
 from fencing.drill.journal import events_of
 from fencing.drill.plan import Plan
 from fencing.drill.scratch import create_table, forget, having, own_setting, remove, scratch_model

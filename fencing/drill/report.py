@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fencing.drill.checker import Findings, Violation
+from fencing.drill.checker import Findings
+from fencing.drill.histories import Violation
 from fencing.drill.journal import Event
 
 # Violations that are printed with their timelines; --json has all of them.

@@ -5,6 +5,7 @@ Nothing of Django's is imported before its set-up: this module is what a fresh p
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -73,16 +74,26 @@ def _set_up(plan: Plan) -> None:
     from django.conf import settings
     from django.db import connections
 
-    from fencing import signals
-
     settings.FENCING = plan.fencing
     for alias, name in plan.names.items():
         connections[alias].settings_dict["NAME"] = name
-    for one in (signals.lease_granted, signals.lease_lost, signals.write_rejected):
-        one.receivers = []
-        one.sender_receivers_cache.clear()
+    _disconnect()
     logger = logging.getLogger("fencing")
     logger.handlers, logger.propagate = [logging.NullHandler()], False
+
+
+def _disconnect() -> None:
+    """Receivers of the user's, of whatever model, hear nothing of a drill: they may write what is the user's."""
+    from django.db.models import signals as of_models
+    from django.dispatch import Signal
+
+    from fencing import signals
+
+    own = [one for one in vars(signals).values() if isinstance(one, Signal)]
+    names = ("pre_init", "post_init", "pre_save", "post_save", "pre_delete", "post_delete")
+    for one in [*own, *(getattr(of_models, name) for name in names)]:
+        one.receivers = []
+        one.sender_receivers_cache.clear()
 
 
 def _work(plan: Plan, worker: str, journal: Journal, line: Connection, waiting: list[Job]) -> None:
@@ -96,25 +107,35 @@ def _work(plan: Plan, worker: str, journal: Journal, line: Connection, waiting: 
     if until is None:
         return
     begun = until - plan.seconds
-    chances = Chances(plan, worker)
-    counts = {"accepted": 0, "refused": 0}
-    number, told = 0, 0.0
-    while time.monotonic() < until:
+    chances, tally = Chances(plan, worker), _Tally(line)
+    for number in itertools.count():
+        if time.monotonic() >= until:
+            break
         while line.poll():
             if (job := line.recv()) is None:
                 return
             waiting.append(job)
-        job = waiting.pop(0) if waiting else _job(draw, plan, begun, f"{worker}-{number}", chances.next())
-        outcome = work.do(f"{worker}-{number}", job, chances.dawdle())
+        name = f"{worker}-{number}"
+        job = waiting.pop(0) if waiting else _job(draw, plan, begun, name, chances.next())
+        tally.add(work.do(name, job, chances.dawdle()))
         if job.key and not job.again and draw.random() < 0.5:
             waiting.append(_again(job))
-        number += 1
+
+
+class _Tally:
+    """Tells the conductor how many writes there were, every now and then."""
+
+    def __init__(self, line: Connection) -> None:
+        self._line = line
+        self._counts = {"accepted": 0, "refused": 0}
+        self._told = 0.0
+
+    def add(self, outcome: str) -> None:
         if outcome not in ("held", "failed"):
-            counts["accepted" if outcome == "accepted" else "refused"] += 1
-        if time.monotonic() - told > TELL_EVERY:
-            told = time.monotonic()
-            line.send(("counts", dict(counts)))
-    line.send(("counts", counts))
+            self._counts["accepted" if outcome == "accepted" else "refused"] += 1
+        if time.monotonic() - self._told > TELL_EVERY:
+            self._told = time.monotonic()
+            self._line.send(("counts", dict(self._counts)))
 
 
 def _job(draw: random.Random, plan: Plan, begun: float, name: str, fault: Fault | None) -> Job:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fencing.drill.attempts import Attempt, Version, attempts_of, unfinished
-from fencing.drill.checker import Findings, Histories, check
+from fencing.drill.checker import Findings, check
+from fencing.drill.histories import Histories
 from fencing.drill.report import as_object, stories, timeline, verdict
 
 RESOURCE = "drill:1"

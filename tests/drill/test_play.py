@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,8 @@ from django.db import connection
 from django_redis import get_redis_connection
 
 from fencing.drill.play import Played, new_plan, plan_of, play
+from fencing.models import TokenRange
+from tests.concurrency import wait_until
 from tests.documents import ROOT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.heavy, pytest.mark.slow]
@@ -32,11 +33,26 @@ def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     """Journals go to a folder of the test; whatever a test does, its drills leave nothing."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    keys = set(get_redis_connection("leases").scan_iter())
+    spaces.clear()
     yield
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=60)
+    started.clear()
     assert left() == []
-    assert set(get_redis_connection("leases").scan_iter()) <= keys
+    keys = [key.decode() for key in get_redis_connection("leases").scan_iter(match="fencing:*")]
+    assert [key for key in keys for space in spaces if f"{{{space}:" in key] == []
     assert list(tmp_path.glob("fencing-drill-*")) == []
+
+
+# The namespaces' ids of the drills of a test: other tests may play on the same store.
+spaces: set[str] = set()
+started: list[subprocess.Popen[str]] = []
+
+
+def note_spaces(*_progress: Any) -> None:
+    spaces.update(TokenRange.objects.filter(namespace__startswith="drill-").values_list("space", flat=True))
 
 
 def left() -> list[str]:
@@ -59,7 +75,9 @@ def played(kinds: Mapping[str, int], sleepers: Mapping[str, int] | None = None, 
         using="default", workers=4, kinds=kinds, sleepers=sleepers or kinds,
         **{"seconds": 5.0, "faults": ("pause",), **options},
     )  # fmt: skip
-    return play(plan)
+    found = play(plan, progress=note_spaces)
+    assert spaces
+    return found
 
 
 def faultless(drill: Played) -> None:
@@ -119,10 +137,12 @@ def test_without_the_fence_the_same_work_loses_updates() -> None:
 
 
 def command(environment: Mapping[str, str], *args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, ROOT / "manage.py", "fencing", "drill", *args],
         env={**environment, "TMPDIR": os.environ["TMPDIR"]}, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    started.append(process)
+    return process
 
 
 def test_command_passes_with_status_0(process_environment: dict[str, str]) -> None:
@@ -165,7 +185,7 @@ def test_command_that_is_interrupted_leaves_nothing(
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, out + err
     assert "Everything of the drill has been removed." in err
-    assert [pid for pid in workers if Path(f"/proc/{pid}").exists()] == []
+    wait_until_gone(workers)
 
 
 def test_processes_end_with_a_conductor_that_is_killed_and_remove_clears_the_rest(
@@ -175,10 +195,7 @@ def test_processes_end_with_a_conductor_that_is_killed_and_remove_clears_the_res
     workers = wait_for_work(process.pid)
     process.kill()
     process.communicate(timeout=60)
-    deadline = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in workers):
-        assert time.monotonic() < deadline, "those that had stopped, too"
-        time.sleep(0.05)
+    wait_until_gone(workers)
     (name,) = [name for name in left() if name.startswith("fencing_drill_")]
     removing = command(process_environment, "--remove", name.removeprefix("fencing_").replace("_", "-"))
     out, err = removing.communicate(timeout=60)
@@ -197,16 +214,27 @@ def test_command_that_keeps_says_where(process_environment: dict[str, str]) -> N
 
 
 def wait_for_work(conductor: int) -> list[int]:
-    """The processes of a drill, once their journals say that they work."""
-    deadline = time.monotonic() + 60
-    while not (
-        working := [path for path in Path(os.environ["TMPDIR"]).glob("fencing-drill-*/*.jsonl") if path.stat().st_size]
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert working
-    children = Path(f"/proc/{conductor}/task/{conductor}/children").read_text().split()
-    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    """Every process of a drill but the first, once their journals say that they work."""
+    folder = Path(os.environ["TMPDIR"])
+
+    def works() -> bool:
+        note_spaces()
+        return bool(spaces) and any(path.stat().st_size for path in folder.glob("fencing-drill-*/*.jsonl"))
+
+    wait_until(works, "the processes work", 60)
+    found = descendants(conductor)
+    assert len(found) >= 3
+    return found
+
+
+def wait_until_gone(processes: list[int]) -> None:
+    """The process that they were forked from notices its parent's end by itself; those that had stopped end, too."""
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes), "all processes end")
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*children, *(one for child in children for one in descendants(child))]
 
 
 # --- what cannot be drilled
