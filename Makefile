@@ -3,15 +3,17 @@
 
 PYTHON ?=
 WORKERS ?= 2
+ROWS ?= 5000000
 ARGS ?=
 RUN = .venv/bin/python
 
-.PHONY: help demo test test-all serve lint format mutants clean
+.PHONY: help demo test test-all bigtable serve lint format mutants clean
 
 help:
 	@echo "make demo     a sleeping worker is overtaken, woken up, and refused by PostgreSQL"
 	@echo "make test     the test suite on real servers"
 	@echo "make test-all the same with failovers, clusters and broken networks: some two minutes more"
+	@echo "make bigtable fence a table of ROWS rows (5000000) while it is in use, on each database, and print who waited how long"
 	@echo "make serve    the example project in the browser"
 	@echo "make lint     style, types, import layers, missing migrations"
 	@echo "make format   apply the formatter"
@@ -26,6 +28,10 @@ test: .venv/ready
 
 test-all: .venv/ready
 	@$(RUN) -m pytest -n $(WORKERS) $(ARGS)
+
+bigtable: .venv/ready
+	@FENCING_TEST_ROWS=$(ROWS) $(RUN) -m pytest -s tests/guards/test_busy_tables.py \
+	  -k "hardly_wait or no_statement_reads or all_of_it" $(ARGS)
 
 serve: .venv/ready
 	@$(RUN) manage.py serve

@@ -8,10 +8,13 @@ from typing import Any, cast
 
 from django.db import transaction
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.migrations.operations import SeparateDatabaseAndState
+from django.db.migrations.operations import AddConstraint, AddField, SeparateDatabaseAndState
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
 
+from fencing import busytables
+from fencing.fields import TokenField
+from fencing.guards import FenceGuard
 from fencing.lifting import lift, lift_outside_transactions
 
 # What a script has to say before and after the operations.
@@ -27,7 +30,40 @@ PRINTED = {
 }
 
 
-class Unfenced(SeparateDatabaseAndState):
+class _Wrapping(SeparateDatabaseAndState):
+    """Operations that change the state as they are, and the database in a way of their own."""
+
+    # Transactions are opened here, if there are any: on MariaDB there can be none around DDL.
+    atomic = False
+
+    def __init__(self, operations: Sequence[Operation], in_database: Sequence[Any]) -> None:
+        self.operations = list(operations)
+        super().__init__(
+            database_operations=[cast(Operation, one) for one in in_database], state_operations=self.operations
+        )
+
+    @property
+    def reversible(self) -> bool:  # type: ignore[override]
+        """Whether all of the operations are."""
+        return all(operation.reversible for operation in self.operations)
+
+    @property
+    def reduces_to_sql(self) -> bool:  # type: ignore[override]
+        """Whether all of the operations do."""
+        return all(operation.reduces_to_sql for operation in self.operations)
+
+    def describe(self) -> str:
+        """What ``migrate --plan`` prints."""
+        return f"{type(self).__name__}: {'; '.join(operation.describe() for operation in self.operations)}"
+
+    @property
+    def migration_name_fragment(self) -> str:
+        """The first one that an operation has, or ""."""
+        fragments = (operation.migration_name_fragment for operation in self.operations)
+        return next((fragment for fragment in fragments if fragment), "")
+
+
+class Unfenced(_Wrapping):
     """Run migration operations that rewrite rows of fenced tables with the guard lifted::
 
         operations = [Unfenced([migrations.AlterField("stock", "place", models.CharField(max_length=40, default=""))])]
@@ -43,24 +79,10 @@ class Unfenced(SeparateDatabaseAndState):
         operations: what to run, in this order; backwards in the reverse order.
     """
 
-    # The transaction that the guard is lifted in is opened here: on MariaDB there can be none around DDL.
-    atomic = False
     serialization_expand_args = ["operations"]
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self.operations = list(operations)
-        apart = [cast(Operation, _Apart(operation)) for operation in self.operations]
-        super().__init__(database_operations=apart, state_operations=self.operations)
-
-    @property
-    def reversible(self) -> bool:  # type: ignore[override]
-        """Whether all of the operations are."""
-        return all(operation.reversible for operation in self.operations)
-
-    @property
-    def reduces_to_sql(self) -> bool:  # type: ignore[override]
-        """Whether all of the operations do."""
-        return all(operation.reduces_to_sql for operation in self.operations)
+        super().__init__(operations, [_Apart(operation) for operation in operations])
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
         """The arguments, for the migration writer."""
@@ -80,15 +102,76 @@ class Unfenced(SeparateDatabaseAndState):
         with _lifted_by(schema_editor):
             super().database_backwards(app_label, schema_editor, from_state, to_state)
 
-    def describe(self) -> str:
-        """What ``migrate --plan`` prints."""
-        return f"Unfenced: {'; '.join(operation.describe() for operation in self.operations)}"
 
-    @property
-    def migration_name_fragment(self) -> str:
-        """The first one that an operation has, or ""."""
-        fragments = (operation.migration_name_fragment for operation in self.operations)
-        return next((fragment for fragment in fragments if fragment), "")
+class WhileInUse(_Wrapping):
+    """Fence a table that is in use, without shutting its readers and writers out for longer than an instant::
+
+        atomic = False
+        operations = [WhileInUse([migrations.AddField("stock", "last_token", fencing.fields.TokenField(...))])]
+
+    Takes what ``makemigrations`` wrote to add ``last_token``, or the guard, and gives way to whoever uses the table: a
+    try that does not get its lock in time is given up and comes again. Nothing is done twice when a migration that has
+    failed in between is run again. Any other operation waits like that as well, but is done as ever.
+
+    Args:
+        operations: what to run, in this order; backwards in the reverse order.
+        wait: seconds that a try waits for the table, with all who come later behind it. More than PostgreSQL's
+            ``deadlock_timeout``, after which a vacuum of the table makes room. On SQLite the connection's ``timeout``.
+        patience: seconds after which there is no further try.
+
+    Raises:
+        TransactionManagementError: the migration is one transaction, ``atomic = False`` is missing.
+        OperationalError: the table was never free.
+    """
+
+    serialization_expand_args = ["operations"]
+
+    def __init__(
+        self, operations: Sequence[Operation], wait: float = busytables.WAIT, patience: float = busytables.PATIENCE
+    ) -> None:
+        self.wait = wait
+        self.patience = patience
+        super().__init__(operations, [_GivingWay(operation, wait, patience) for operation in operations])
+
+    def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
+        """The arguments, for the migration writer."""
+        named = {"wait": (self.wait, busytables.WAIT), "patience": (self.patience, busytables.PATIENCE)}
+        given = {name: value for name, (value, default) in named.items() if value != default}
+        return (self.__class__.__qualname__, [self.operations], given)
+
+
+class _GivingWay:
+    """An operation which gives way to whoever uses its table."""
+
+    def __init__(self, operation: Operation, wait: float, patience: float) -> None:
+        self.operation = operation
+        self.wait = wait
+        self.patience = patience
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.operation, name)
+
+    def database_forwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        way = busytables.GivingWay(schema_editor, wait=self.wait, patience=self.patience)
+        operation = self.operation
+        if isinstance(operation, AddField) and isinstance(operation.field, TokenField):
+            model = to_state.apps.get_model(app_label, operation.model_name)
+            if operation.allow_migrate_model(schema_editor.connection.alias, model):
+                busytables.add_token(way, model, model._meta.get_field(operation.name))
+        elif isinstance(operation, AddConstraint) and isinstance(operation.constraint, FenceGuard):
+            model = to_state.apps.get_model(app_label, operation.model_name)
+            if operation.allow_migrate_model(schema_editor.connection.alias, model):
+                busytables.add_guard(way, model, operation.constraint)
+        else:
+            way.run(lambda: operation.database_forwards(app_label, schema_editor, from_state, to_state))
+
+    def database_backwards(
+        self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: ProjectState, to_state: ProjectState
+    ) -> None:
+        way = busytables.GivingWay(schema_editor, wait=self.wait, patience=self.patience)
+        way.run(lambda: self.operation.database_backwards(app_label, schema_editor, from_state, to_state))
 
 
 class _Apart:

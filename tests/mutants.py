@@ -49,6 +49,7 @@ class Mutant:
     tests: tuple[str, ...]
 
 
+BUSY = "tests/guards/test_busy_tables.py::"
 AUDIT = "tests/guards/test_audit.py::"
 SAVE = "tests/writes/test_save.py::"
 MANY = "tests/writes/test_many_rows.py::"
@@ -78,6 +79,48 @@ MUTANTS = (
         old="return bool(rows) if isinstance(rows, list) else rows is not None and rows > 0",
         new="return bool(rows)",
         tests=(PATHS + "test_count_that_the_driver_makes_up",),
+    ),
+    Mutant(
+        name="the CHECK of a table in use is added without reading the table",
+        file="fencing/busytables.py",
+        old="{check} NOT VALID",
+        new="{check}",
+        tests=(BUSY + "test_no_statement_reads_the_table_while_others_are_shut_out[postgresql]",),
+    ),
+    Mutant(
+        name="and is validated afterwards",
+        file="fencing/busytables.py",
+        old=""" VALIDATE CONSTRAINT {_check_name(editor, table, field)}")""",
+        new=""" ALTER id SET STATISTICS -1")""",
+        tests=(BUSY + "test_a_migration_that_failed_in_between_goes_on[postgresql]",),
+    ),
+    Mutant(
+        name="a change of a table in use waits a moment only",
+        file="fencing/busytables.py",
+        old="""self.editor.execute(f"SET LOCAL lock_timeout = '{_milliseconds(self.wait)}'")""",
+        new="pass",
+        tests=(BUSY + "test_patience_ends[postgresql]",),
+    ),
+    Mutant(
+        name="MariaDB adds the column at once, or refuses",
+        file="fencing/busytables.py",
+        old='", ALGORITHM=INSTANT" if',
+        new='"" if',
+        tests=(BUSY + "test_mariadb_says_so_where_it_would_have_to_copy_the_table",),
+    ),
+    Mutant(
+        name="a migration that is one transaction keeps no lock while it reads the table",
+        file="fencing/busytables.py",
+        old="if self.connection.in_atomic_block:",
+        new="if False:",
+        tests=(BUSY + "test_a_migration_that_is_one_transaction_is_refused",),
+    ),
+    Mutant(
+        name="a migration of a table in use goes on where it stopped",
+        file="fencing/busytables.py",
+        old='.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER")',
+        new="",
+        tests=(BUSY + "test_a_migration_that_failed_in_between_goes_on[postgresql]",),
     ),
     Mutant(
         name="a lease of another backend is refused by name",

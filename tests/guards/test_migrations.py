@@ -18,10 +18,11 @@ from tests.concurrency import wait_until, waiting_for_locks
 from .conftest import ALIAS, MARIADB, ON_POSTGRESQL, Steps, create_model, insert, rows, run
 
 
-def guard_of(steps: Steps, table: str, column: str = "quantity") -> str | None:
+def guard_of(steps: Steps, table: str, column: str = "quantity", where: str = "TRUE") -> str | None:
     """The name of the guard that refuses an UPDATE and a DELETE of ``table``; None if both pass (and are undone)."""
     found = set()
     for sql in (f"UPDATE {table} SET {column} = {column}", f"DELETE FROM {table}"):  # noqa: S608
+        sql = f"{sql} WHERE {where}"
         try:
             with transaction.atomic(using=ALIAS):
                 assert run(steps.connection, sql) == 1
