@@ -7,12 +7,13 @@ ROWS ?= 5000000
 ARGS ?=
 RUN = .venv/bin/python
 
-.PHONY: help demo test test-all bigtable serve lint format mutants clean
+.PHONY: help demo test test-all matrix bigtable serve lint format mutants clean
 
 help:
 	@echo "make demo     a sleeping worker is overtaken, woken up, and refused by PostgreSQL"
 	@echo "make test     the test suite on real servers"
 	@echo "make test-all the same with failovers, clusters and broken networks: some two minutes more"
+	@echo "make matrix   the tests of guard, writes, leases and transactions on each PostgreSQL of Debian's packages, 15 to 18"
 	@echo "make bigtable fence a table of ROWS rows (5000000) while it is in use, on each database, and print who waited how long"
 	@echo "make serve    the example project in the browser"
 	@echo "make lint     style, types, import layers, missing migrations"
@@ -28,6 +29,9 @@ test: .venv/ready
 
 test-all: .venv/ready
 	@$(RUN) -m pytest -n $(WORKERS) $(ARGS)
+
+matrix: .venv/ready
+	@$(RUN) -m tests.debian_postgres $(VERSIONS)
 
 bigtable: .venv/ready
 	@FENCING_TEST_ROWS=$(ROWS) $(RUN) -m pytest -s tests/guards/test_busy_tables.py \

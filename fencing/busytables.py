@@ -90,7 +90,7 @@ def add_token(way: GivingWay, model: type[Model], field: Field[Any, Any]) -> Non
     editor, table = way.editor, model._meta.db_table
     # Asked before, because SQLite does not let a transaction write that has read what somebody else has written over.
     if editor.collect_sql or not _has_check(way.connection, table, str(field.column)):
-        way.run(lambda: editor.execute(*_column(editor, table, field)))  # type: ignore[func-returns-value]
+        way.run(lambda: editor.execute(*_column(editor, table, field)))
     if way.connection.vendor == "postgresql":
         # Not in a transaction, and without a bound: nobody waits for it, nor behind it.
         editor.execute(

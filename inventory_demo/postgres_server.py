@@ -12,11 +12,12 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from inventory_demo.server_support import ServerError, package_folder, wait_for
@@ -28,7 +29,15 @@ UNPRIVILEGED_USERS = ("nobody", "postgres")
 
 
 class Postgres:
-    """The own PostgreSQL: run by the user, or for root by an existing unprivileged one."""
+    """The own PostgreSQL: run by the user, or for root by an existing unprivileged one.
+
+    Attributes:
+        locale: What ``initdb`` is told about it.
+        settings: Further settings of the server.
+    """
+
+    locale: tuple[str, ...] = ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
+    settings: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, *, project: Path, runtime: Path) -> None:
         """Remember the places.
@@ -65,6 +74,7 @@ class Postgres:
             "unix_socket_directories": self.sockets,
             "port": PORT,
             "max_connections": 200,
+            **self.settings,
         }
         arguments = " ".join(f"-c {name}='{value}'" for name, value in options.items())
         log = data / "server.log"
@@ -96,8 +106,8 @@ class Postgres:
         stage = data.with_name("postgres.new")
         shutil.rmtree(stage, ignore_errors=True)
         self._make_folder(stage)
-        locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        self._run(["initdb", "-A", "trust", "-U", USER, *locale, str(stage)], seconds=120, check=True)
+        command = ["initdb", "-A", "trust", "-U", USER, "--encoding=UTF8", *self.locale, str(stage)]
+        self._run(command, seconds=120, check=True)
         create = f"CREATE DATABASE {DATABASE}\n"
         self._run(["postgres", "--single", "-D", str(stage), "postgres"], seconds=60, text=create, check=True)
         stage.rename(data)
