@@ -27,7 +27,7 @@ from fencing.drill.conductor import Conductor
 from fencing.drill.histories import Histories
 from fencing.drill.journal import events_of
 from fencing.drill.plan import Plan
-from fencing.drill.scratch import create_table, forget, having, own_setting, remove, scratch_model
+from fencing.drill.scratch import create_table, forget, having, own_rows, own_setting, remove, scratch_model
 from fencing.drill.worker import cooperative
 from fencing.tables import table
 
@@ -114,6 +114,9 @@ def play(plan: Plan, *, keep: bool = False, progress: Progress = lambda _seconds
         LeaseBackendError, DatabaseError: the store or the database did.
     """
     with _signals() as caught, having(plan.fencing):
+        # A database that is not migrated is told before there is anything to remove from it.
+        for rows in own_rows(plan, get_backend(plan.name).config.database):
+            rows.exists()
         try:
             played = _played(plan, progress, caught)
         finally:
