@@ -1,21 +1,27 @@
-"""Two daemon threads per process that call jobs when they are due: one renews leases, one does chores.
+"""Daemon threads of a process that call jobs when they are due: one renews the leases of a store, one does chores.
 
-They are apart because a database that hangs must not cost anybody a lease.
+They are apart because a database, or another store, that hangs must not cost anybody a lease.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from time import monotonic
+
+from fencing.conf import DEFAULT_ALIAS
 
 logger = logging.getLogger("fencing")
 
 LINGER = 5.0
 AGAIN = 1.0
+# Jobs that were removed may stand in the queue until it is twice as long as it has to be, and by so many longer.
+SLACK = 64
 
 Job = Callable[[], float | None]
 
@@ -41,6 +47,9 @@ class Schedule:
     def _start_empty(self) -> None:
         self._changed = threading.Condition()
         self._entries: dict[Hashable, _Entry] = {}
+        # By the time at which they are due, so that thousands of jobs cost no more than a few.
+        self._queue: list[tuple[float, int, Hashable, _Entry]] = []
+        self._count = itertools.count()
         self._thread: threading.Thread | None = None
         self._wakes_at = 0.0
 
@@ -49,6 +58,7 @@ class Schedule:
         with self._changed:
             if key not in self._entries:
                 entry = self._entries[key] = _Entry(monotonic() + delay, job)
+                self._plan(key, entry)
                 # Most jobs are due long after the thread wakes anyway; waking it for each would cost every lease.
                 if entry.due < self._wakes_at:
                     self._changed.notify()
@@ -75,6 +85,13 @@ class Schedule:
                         del self._entries[key]
                     else:
                         entry.due = monotonic() + delay
+                        self._plan(key, entry)
+
+    def _plan(self, key: Hashable, entry: _Entry) -> None:
+        heappush(self._queue, (entry.due, next(self._count), key, entry))
+        if len(self._queue) > 2 * len(self._entries) + SLACK:
+            self._queue = [line for line in self._queue if self._entries.get(line[2]) is line[3]]
+            heapify(self._queue)
 
     def _next(self) -> tuple[Hashable, _Entry] | None:
         """The next due job, waited for; None when there was none for a while, and then the thread ends."""
@@ -82,10 +99,14 @@ class Schedule:
         with self._changed:
             while True:
                 now = monotonic()
-                if self._entries:
+                if self._queue:
+                    _due, _number, key, entry = self._queue[0]
+                    if self._entries.get(key) is not entry:
+                        heappop(self._queue)
+                        continue
                     idle_since = now
-                    key, entry = min(self._entries.items(), key=lambda item: item[1].due)
                     if entry.due <= now:
+                        heappop(self._queue)
                         return key, entry
                     self._sleep(entry.due - now)
                 elif now - idle_since >= LINGER:
@@ -100,5 +121,14 @@ class Schedule:
         self._wakes_at = 0.0
 
 
-beats = Schedule("fencing-heartbeat")
+_beats: dict[str, Schedule] = {}
+
+
+def beats_of(using: str) -> Schedule:
+    """What renews all leases of the store with alias ``using``."""
+    known = _beats.get(using)
+    return known if known is not None else _beats.setdefault(using, Schedule("fencing-heartbeat"))
+
+
+beats = beats_of(DEFAULT_ALIAS)
 chores = Schedule("fencing-chores")

@@ -16,7 +16,7 @@ from django.utils import timezone
 from fencing import history, signals, tokens
 from fencing.backends.base import Granted, LeaseBackend, Lost, Place
 from fencing.exceptions import InvalidTokenError, LeaseBackendError, LeaseLostError, WriteRejectedError
-from fencing.heartbeat import beats
+from fencing.heartbeat import beats_of
 from fencing.logs import tell_lease
 from fencing.transactions import FencedTransaction
 
@@ -131,7 +131,7 @@ class Lease:
         """Give the lease back; nothing happens if that was done, or if it is lost by now."""
         if not self.is_mine():
             return
-        beats.remove(self)
+        beats_of(self.using).remove(self)
         self._released = True
         try:
             was_held = self._backend.release(self._place, self.holder, self.token)
@@ -220,7 +220,7 @@ class Lease:
 
     def start_renewing(self) -> None:
         """Hand the lease to the heartbeat."""
-        beats.add(self, self._beat, self.ttl / 3)
+        beats_of(self.using).add(self, self._beat, self.ttl / 3)
 
     def _beat(self) -> float | None:
         """Renew once; seconds until the next time, None when there is nothing left to renew."""

@@ -70,6 +70,7 @@ DRILL = "tests/drill/test_play.py::"
 CONTRACT = "tests/backends/test_contract.py::"
 MARIADB = "tests/test_mariadb.py::"
 MARIADB_STORE = "tests/backends/test_mariadb.py::"
+HEARTBEAT = "tests/faults/test_heartbeat.py::"
 REDIS = "tests/backends/test_redis.py::"
 DATABASE = "tests/backends/test_database.py::"
 COMMANDS = "tests/test_commands.py::"
@@ -797,6 +798,20 @@ MUTANTS = (
         old="        if connection.in_atomic_block or code_of(error) not in SERIALIZATION_FAILURES:\n",
         new="        if True:\n",
         tests=("tests/test_tokens.py::test_a_reservation_that_collides_is_tried_again",),
+    ),
+    Mutant(
+        name="a store that hangs costs no lease of another store",
+        file="fencing/heartbeat.py",
+        old="    known = _beats.get(using)\n",
+        new="    using = DEFAULT_ALIAS\n    known = _beats.get(using)\n",
+        tests=(HEARTBEAT + "test_store_that_hangs_costs_no_lease_of_another_store",),
+    ),
+    Mutant(
+        name="what was removed from a schedule is forgotten",
+        file="fencing/heartbeat.py",
+        old="        if len(self._queue) > 2 * len(self._entries) + SLACK:\n",
+        new="        if False:\n",
+        tests=(HEARTBEAT + "test_what_was_removed_is_forgotten_long_before_it_would_have_been_due",),
     ),
     Mutant(
         name="a release that was not heard of is one",

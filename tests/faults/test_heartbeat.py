@@ -1,16 +1,20 @@
-"""Renewal by one thread: with many leases, in greenlets, over forks and steps of the clock, and when its holder dies."""
+"""Renewal by one thread for each store: with many leases, in greenlets, over forks and steps of the clock, and when its holder dies."""
 
 from __future__ import annotations
 
+import gc
+import secrets
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
@@ -23,6 +27,7 @@ from fencing.models import FencedWrite
 from fencing.tokens import place_of
 from inventory_demo.models import Stock
 from tests.concurrency import wait_until
+from tests.services import PrivateValkey
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).parents[2]
@@ -82,6 +87,61 @@ def test_job_that_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch, caplog: 
     schedule.add("good", good, 0.02)
     wait_until(lambda: len(calls) == 5 and schedule._thread is None, "the other job goes on")
     assert "a bug in a receiver" in caplog.text
+
+
+def test_thousands_of_leases_are_renewed_in_time() -> None:
+    schedule = Schedule("test-heartbeat")
+    called = 0
+
+    def count() -> None:
+        nonlocal called
+        called += 1
+
+    for number in range(10_000):
+        schedule.add(number, count, 0.0)
+    wait_until(lambda: called == 10_000, "all are called", seconds=5)
+
+
+def test_what_was_removed_is_forgotten_long_before_it_would_have_been_due() -> None:
+    """Else each short lease would be kept for as long as a third of its ttl."""
+    schedule = Schedule("test-heartbeat")
+    kept: list[weakref.ref[Any]] = []
+    for _ in range(1000):
+        job = Mock(return_value=None)
+        kept.append(weakref.ref(job))
+        schedule.add(job, job, 86_400.0)
+        schedule.remove(job)
+    del job
+    gc.collect()
+    assert sum(one() is not None for one in kept) < 100
+    schedule.add("last", lambda: None, 0.0)
+    wait_until(lambda: not schedule._entries, "those who come are served")
+
+
+def test_store_that_hangs_costs_no_lease_of_another_store(settings: Any) -> None:
+    """Its calls take as long as their timeouts, one after the other."""
+    with PrivateValkey() as hanging, PrivateValkey() as other:
+        for alias, server in (("slow", hanging), ("quick", other)):
+            entry = {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": server.url(),
+                "OPTIONS": {"SOCKET_TIMEOUT": 0.5},
+            }
+            settings.CACHES = {**settings.CACHES, alias: entry}
+        backend = "fencing.backends.redis.RedisBackend"
+        aliases = {
+            alias: {"BACKEND": backend, "CACHE": alias, "NAMESPACE": f"n-{secrets.token_hex(6)}"}
+            for alias in ("slow", "quick")
+        }
+        settings.FENCING = {"BACKENDS": aliases}
+        with ExitStack() as stack:
+            slow = [stack.enter_context(lease(f"stock:{number}", ttl=3, using="slow")) for number in range(5)]
+            with lease("stock:42", ttl=0.9, using="quick") as held:
+                hanging.freeze()
+                wait_until(lambda: not any(one.is_held() for one in slow), "the slow ones are lost")
+                held.ensure_held()
+            hanging.thaw()
+        assert not held._lost
 
 
 @pytest.mark.parametrize("jump", [86_400, -86_400])
