@@ -53,7 +53,7 @@ class Postgres:
     @cached_property
     def account(self) -> pwd.struct_passwd | None:
         """The user that PostgreSQL runs as; None means the user of this process."""
-        return _unprivileged_account() if os.geteuid() == 0 else None
+        return unprivileged_account() if os.geteuid() == 0 else None
 
     def is_ready(self) -> bool:
         """Tell whether the server accepts connections."""
@@ -183,7 +183,7 @@ class Postgres:
         return manner
 
 
-def _unprivileged_account() -> pwd.struct_passwd:
+def unprivileged_account() -> pwd.struct_passwd:
     """Return an existing user for PostgreSQL, which refuses to be run by root."""
     for name in UNPRIVILEGED_USERS:
         try:

@@ -51,6 +51,7 @@ class Mutant:
     tries: int = 1
 
 
+POOLER = "tests/test_pgbouncer.py::"
 BUSY = "tests/guards/test_busy_tables.py::"
 AUDIT = "tests/guards/test_audit.py::"
 SAVE = "tests/writes/test_save.py::"
@@ -77,6 +78,20 @@ COMMANDS = "tests/test_commands.py::"
 
 MUTANTS = (
     Mutant(
+        name="that the fence is lifted ends with the transaction, also behind a pooler",
+        file="fencing/lifting.py",
+        old="""SELECT set_config(%s, %s, true)""",
+        new="""SELECT set_config(%s, %s, false)""",
+        tests=(POOLER + "test_lifted_fence_does_not_reach_the_next_client[never_leave]",),
+    ),
+    Mutant(
+        name="bounds end with the transaction, also behind a pooler",
+        file="fencing/resources.py",
+        old="ELSE %s END, true)",
+        new="ELSE %s END, false)",
+        tests=(POOLER + "test_bounds_do_not_reach_the_next_client",),
+    ),
+    Mutant(
         name="a driver's unknown count is no success",
         file="fencing/statements.py",
         old="return bool(rows) if isinstance(rows, list) else rows is not None and rows > 0",
@@ -93,15 +108,15 @@ MUTANTS = (
     Mutant(
         name="and is validated afterwards",
         file="fencing/busytables.py",
-        old=""" VALIDATE CONSTRAINT {_check_name(editor, table, field)}")""",
-        new=""" ALTER id SET STATISTICS -1")""",
+        old=" VALIDATE CONSTRAINT {_check_name(editor, table, field)}",
+        new=" ALTER id SET STATISTICS -1",
         tests=(BUSY + "test_a_migration_that_failed_in_between_goes_on[postgresql]",),
     ),
     Mutant(
         name="a change of a table in use waits a moment only",
         file="fencing/busytables.py",
         old="""self.editor.execute(f"SET LOCAL lock_timeout = '{_milliseconds(self.wait)}'")""",
-        new="pass",
+        new="self.editor.execute(\"SET LOCAL lock_timeout = '6s'\")",
         tests=(BUSY + "test_patience_ends[postgresql]",),
     ),
     Mutant(

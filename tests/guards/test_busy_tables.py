@@ -217,8 +217,10 @@ def test_patience_ends(small: Steps) -> None:
         other.set_autocommit(False)
         run(other, WRITE)
         small.connection.close()
+        started = time.monotonic()
         with pytest.raises(OperationalError):
             small.forwards(WhileInUse([COLUMN], wait=0.1, patience=0), atomic=False)
+        assert time.monotonic() - started < 5
         other.rollback()
     small.forwards(WhileInUse([COLUMN]), atomic=False)
     if small.connection.vendor == "mysql":
