@@ -22,7 +22,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def crate() -> Crate:
-    return Crate.objects.create(warehouse=Warehouse.objects.create(name="north"), code="a%s'", weight=1)
+    """A row of a resource that is known: the first write to an unknown one takes steps."""
+    created = Crate.objects.create(warehouse=Warehouse.objects.create(name="north"), code="a%s'", weight=1)
+    with lease(created) as earlier, earlier.atomic():
+        return created
 
 
 @contextmanager
@@ -39,8 +42,6 @@ def counting() -> Iterator[list[str]]:
 
 
 def test_one_statement_with_its_history(crate: Crate) -> None:
-    with lease(crate) as earlier, earlier.atomic():
-        """The resource is known from now on."""
     with lease(crate) as held, counting() as sent:
         assert Crate.objects.filter(weight__lt=5).update(weight=F("weight") + 6) == 1
     assert len(sent) == 1
@@ -82,10 +83,11 @@ def test_rows_of_another_resource(crate: Crate) -> None:
 
 def test_row_fence_alone_refuses(crate: Crate) -> None:
     """The resource has seen nobody newer, but one of its rows has."""
-    with unfenced("another program's number"):
-        crate.save()
     with lease(crate) as held:
-        held.token = held.newest_token = 1
+        Crate.objects.update(weight=1)
+        with unfenced("another program's number"):
+            crate.save()
+        held._used = False  # or it would take a higher number than the other program's
         with pytest.raises(StaleWriteError, match="1 of 1 rows"):
             Crate.objects.update(weight=5)
     assert Crate.objects.get().weight == 1
