@@ -87,5 +87,5 @@ def _write(out: OutputWrapper, found: Sequence[GuardState], tried: Mapping[Guard
     rows = [[one.database, one.table, one.guard, one.state, one.detail] for one in found]
     out.write(as_table(["DATABASE", "TABLE", "GUARD", "STATE", ""], rows))
     for one, error in tried.items():
-        what = f"{one.guard} of {one.table} in {one.database}, which was {one.state}"
+        what = f"{one.guard} of {one.table} in {one.database} (was: {one.state})"
         out.write(f"Not repaired: {what}: {error}" if error else f"Repaired: {what}.")

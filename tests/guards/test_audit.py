@@ -224,7 +224,7 @@ def test_what_people_read(tables: BaseDatabaseWrapper) -> None:
     assert f"{trigger(tables, 'delete')} is missing" in out.getvalue()
     again = StringIO()
     call_command("fencing", "guards", "--database", ALIAS, "--install", stdout=again)
-    assert f"Repaired: {GUARD} of shop_bin in {ALIAS}, which was differs." in again.getvalue()
+    assert f"Repaired: {GUARD} of shop_bin in {ALIAS} (was: differs)." in again.getvalue()
 
 
 @pytest.mark.django_db(databases=["default", "lite"])
