@@ -213,6 +213,13 @@ def test_command_that_keeps_says_where(process_environment: dict[str, str]) -> N
     assert removing.returncode == 0, out + err
 
 
+def test_command_without_a_store_names_the_drill_and_leaves_no_table(process_environment: dict[str, str]) -> None:
+    nowhere = {**process_environment, "REDIS_URL": "redis://127.0.0.1:1/1"}
+    out, err = command(nowhere, "--workers", "2", "--seconds", "1").communicate(timeout=120)
+    assert "Lease backend 'drill-" in err.splitlines()[-1], out + err
+    assert left() == []
+
+
 def wait_for_work(conductor: int) -> list[int]:
     """Every process of a drill but the first, once their journals say that they work."""
     folder = Path(os.environ["TMPDIR"])
