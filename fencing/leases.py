@@ -227,8 +227,11 @@ class Lease:
         if not self.is_mine() or self._lost:
             return None
         try:
-            if self.remaining() > 0 and self._ask_to_renew():
-                return self.ttl / 3
+            if self.remaining() > 0:
+                if self._ask_to_renew():
+                    return self.ttl / 3
+                self._lose("the store refused to renew it")
+                return None
         except LeaseBackendError:
             if self.remaining() > 0:
                 logger.warning("The lease of %r could not be renewed; trying again", self.resource, exc_info=True)

@@ -281,6 +281,13 @@ def test_heartbeat_notices_the_loss_and_leaves_the_others_lease_alone(lost: list
     assert [one for one, _reason in lost] == [held]
 
 
+def test_heartbeat_says_that_the_store_refused_where_a_lease_was_taken_away_in_time(lost: list[Any]) -> None:
+    with lease("stock:42", ttl=30, renew=False) as held:
+        take_away(held)
+        assert held._beat() is None
+    assert lost == [(held, "the store refused to renew it")]
+
+
 def test_exit_after_the_loss_does_not_raise(lost: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     with lease("stock:42", renew=False) as held:
         take_away(held)
