@@ -47,16 +47,23 @@ POSTGRESQL_REMOVE = """\
 DROP TRIGGER IF EXISTS fencing_guard_update ON %(table)s;
 DROP TRIGGER IF EXISTS fencing_guard_delete ON %(table)s"""
 
+# SQLite's guard asks functions that Django processes define. To any other program SQLite says that there is no such
+# function, and nothing else, so it is their names that say what to do.
+SQLITE_FUNCTIONS = {
+    "token": "fencing guard: Django deletes from this table, under a lease or in unfenced()",
+    "unfenced": "fencing guard: Django writes this table, under a lease or in unfenced()",
+}
+
 # SQLite's trigger names are unique in the whole database, so they carry the guard's name. Its RAISE takes nothing but
 # a literal, and a BEFORE trigger cannot change NEW: with the fence lifted, the ORM's statements carry the number.
-SQLITE_CREATE_UPDATE = """\
+SQLITE_CREATE_UPDATE = f"""\
 CREATE TRIGGER %(trigger)s BEFORE UPDATE ON %(table)s FOR EACH ROW
-WHEN (NEW.last_token > OLD.last_token) IS NOT TRUE AND fencing_unfenced() IS NULL
+WHEN (NEW.last_token > OLD.last_token) IS NOT TRUE AND "{SQLITE_FUNCTIONS["unfenced"]}"() IS NULL
 BEGIN SELECT RAISE(ABORT, %(message)s); END"""
 
-SQLITE_CREATE_DELETE = """\
+SQLITE_CREATE_DELETE = f"""\
 CREATE TRIGGER %(trigger)s BEFORE DELETE ON %(table)s FOR EACH ROW
-WHEN (fencing_token() > OLD.last_token) IS NOT TRUE AND fencing_unfenced() IS NULL
+WHEN ("{SQLITE_FUNCTIONS["token"]}"() > OLD.last_token) IS NOT TRUE AND "{SQLITE_FUNCTIONS["unfenced"]}"() IS NULL
 BEGIN SELECT RAISE(ABORT, %(message)s); END"""
 
 # MariaDB's trigger names are unique in the whole database, too, and a trigger has one event. A variable belongs to the

@@ -19,6 +19,7 @@ from django.dispatch import receiver
 from fencing.conf import MAX_TOKEN
 from fencing.databases import set_in_any_case
 from fencing.exceptions import InvalidTokenError
+from fencing.guard_sql import SQLITE_FUNCTIONS
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -186,5 +187,5 @@ def _teach_sqlite(connection: BaseDatabaseWrapper, **_kwargs: Any) -> None:
         asked = reference()
         return None if asked is None else _present(asked, setting)
 
-    connection.connection.create_function("fencing_token", 0, lambda: answer("token"))
-    connection.connection.create_function("fencing_unfenced", 0, lambda: answer("unfenced"))
+    connection.connection.create_function(SQLITE_FUNCTIONS["token"], 0, lambda: answer("token"))
+    connection.connection.create_function(SQLITE_FUNCTIONS["unfenced"], 0, lambda: answer("unfenced"))

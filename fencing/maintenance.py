@@ -15,17 +15,22 @@ from fencing.history import Attempt
 from fencing.lifting import lift, lifted
 
 MAX_REASON = 300
+# Of a user's name: with the longest reason it has to fit into the note.
+MAX_NAME = 60
 
 
 @contextmanager
-def unfenced(reason: str, *, using: str = conf.DEFAULT_ALIAS, database: str = DEFAULT_DB_ALIAS) -> Iterator[int]:
+def unfenced(
+    reason: str, *, by: object = None, using: str = conf.DEFAULT_ALIAS, database: str = DEFAULT_DB_ALIAS
+) -> Iterator[int]:
     """Lift the fence for the block, in a transaction: ``with unfenced("correct the stock after the audit"):``
 
     ORM writes in the block need no lease and carry the namespace's next number, which the block gets, so that a
     holder who read before notices. Nested blocks share the outer one's number.
 
     Args:
-        reason: why; it goes to the history with who did it.
+        reason: why; it goes to the history with who did it: this process and its user.
+        by: who wanted it, for the history as well: ``request.user``, or any name.
         using: alias of the lease backend whose number is taken. With the store unreachable, the database gives one.
         database: alias of the database whose rows are written.
 
@@ -49,17 +54,28 @@ def unfenced(reason: str, *, using: str = conf.DEFAULT_ALIAS, database: str = DE
                     resource="unfenced",
                     action="unfenced",
                     outcome="unfenced",
-                    note=f"{reason} ({who()})",
+                    note=f"{reason} ({who(by)})",
                 )
             ],
         )
         yield number
 
 
-def who() -> str:
-    """The user and process that is at work here, for the history."""
+def who(by: object = None) -> str:
+    """The user and process that is at work here, for the history, after the one who wanted it."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return f"{user}@{os.uname().nodename} pid {os.getpid()}"
+    process = f"{user}@{os.uname().nodename} pid {os.getpid()}"
+    name = name_of(by)
+    return f"{name}, {process}" if name else process
+
+
+def name_of(user: object) -> str:
+    """What a Django user is known by: the name, and the key that stays when the name changes."""
+    if user is None:
+        return ""
+    name = str(user.get_username() if hasattr(user, "get_username") else user) or "anonymous"
+    key = getattr(user, "pk", None)
+    return name[:MAX_NAME] + ("" if key is None else f" (user {key})")

@@ -78,6 +78,34 @@ COMMANDS = "tests/test_commands.py::"
 
 MUTANTS = (
     Mutant(
+        name="who wanted the fence lifted is on record",
+        file="fencing/maintenance.py",
+        old="({who(by)})",
+        new="({who()})",
+        tests=("tests/test_reused_connections.py::test_who_wanted_it_is_on_record_with_the_process",),
+    ),
+    Mutant(
+        name="that the fence is lifted ends with the transaction, also in a pool",
+        file="fencing/lifting.py",
+        old='(f"fencing.{setting}", value))',
+        new='(f"fencing.{setting}", value)), cursor.execute(f"SET fencing.{setting} = \'{value}\'")',
+        tests=("tests/test_reused_connections.py::test_connection_from_djangos_pool_is_fenced_for_the_next_thread",),
+    ),
+    Mutant(
+        name="what MariaDB's connection was told is taken back when the block is left",
+        file="fencing/lifting.py",
+        old="""set_in_any_case(connection, f"@fencing_{setting} = {'NULL' if before is None else int(before)}")""",
+        new="pass",
+        tests=("tests/test_reused_connections.py::test_block_inside_a_transaction_ends_before_it",),
+    ),
+    Mutant(
+        name="SQLite's guard tells other programs what to do",
+        file="fencing/guard_sql.py",
+        old=""""unfenced": "fencing guard: Django writes this table, under a lease or in unfenced()",""",
+        new=""""unfenced": "fencing_unfenced",""",
+        tests=("tests/guards/test_other_programs.py::test_sqlite_tells_other_programs_what_to_do",),
+    ),
+    Mutant(
         name="that the fence is lifted ends with the transaction, also behind a pooler",
         file="fencing/lifting.py",
         old="""SELECT set_config(%s, %s, true)""",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sqlite3
 import weakref
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -135,16 +134,6 @@ def test_other_integrity_errors_are_nobodys_refusal(stock: Steps) -> None:
     assert guard_name_of(caught.value) is None
 
 
-@ON_SQLITE
-def test_sqlite_refuses_programs_without_the_functions(stock: Steps) -> None:
-    stranger = sqlite3.connect(stock.connection.settings_dict["NAME"])
-    try:
-        with pytest.raises(sqlite3.OperationalError, match="no such function"):
-            stranger.execute("UPDATE shop_stock SET quantity = 0, last_token = 9")
-    finally:
-        stranger.close()
-
-
 def test_lift_lets_everything_through_and_keeps_the_higher_number(stock: Steps) -> None:
     with transaction.atomic(using=ALIAS), lift(stock.connection, 9):
         assert lifted(stock.connection) == 9
@@ -250,18 +239,6 @@ def test_lift_and_naming_refuse_what_is_no_number(connection: Any, number: Any) 
     for telling in (lift(connection, number), naming_token(connection, number)):
         with pytest.raises(InvalidTokenError), telling:
             pass
-
-
-@ON_MARIADB
-def test_mariadb_replace_is_refused(stock: Steps) -> None:
-    refused(stock, "REPLACE INTO shop_stock (id, last_token, sku, quantity) VALUES (1, 9, 'a', 0)")
-    assert rows(stock.connection, "shop_stock") == [(10, 5)]
-
-
-@ON_MARIADB
-def test_mariadb_truncate_passes(stock: Steps) -> None:
-    run(stock.connection, "TRUNCATE shop_stock")
-    assert rows(stock.connection, "shop_stock") == []
 
 
 @ON_MARIADB

@@ -114,6 +114,8 @@ CONCLUSION = """\
 - A row that is gone is a `RowMissingError`, and is never inserted again.
 - A refusal leaves the caller's transaction as it was, and its line in the history outlives that transaction.
 - `TRUNCATE`, `DROP`, triggers that an administrator disables, and SQLite's `REPLACE INTO` by another program are not fenced.
+- `COPY` adds rows as `INSERT` does, and changes none. `MERGE`, `REPLACE INTO` on MariaDB and upserts of another program are
+  refused like its `UPDATE` and `DELETE`.
 - MariaDB's own cascades (`ON DELETE …` of a foreign key) fire no triggers there. A delete by Django is judged all the
   same; one that another program sends to the parent's table is not.
 """
