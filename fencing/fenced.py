@@ -351,7 +351,8 @@ def keep_resource(fence: ModelFence, then: Mapping[str, Any], values: Values) ->
         value = value if hasattr(value, "resolve_expression") else field.to_python(value)
         if value != then[attribute]:
             detail = f"{attribute} is {then[attribute]!r} in the row and {value!r} in the instance"
-            raise ResourceMismatchError(fence.name(then), "another", detail)
+            moved = "another" if hasattr(value, "resolve_expression") else fence.name({**then, attribute: value})
+            raise ResourceMismatchError(fence.name(then), moved, detail)
 
 
 def imported_token(value: Any) -> int:

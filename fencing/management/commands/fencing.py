@@ -196,7 +196,7 @@ def _shown(lease: LiveLease) -> dict[str, Any]:
 
 
 def _told(done: Revocation) -> str:
-    refused = f"From now on {', '.join(done.databases)} refuses every token below {done.token} for it."
+    refused = f"From now on every token below {done.token} is refused for it, in database {', '.join(done.databases)}."
     if done.lease is None:
         return f"Nobody held the lease of {done.resource!r}. {refused}"
     ended = "was revoked" if done.removed else "ended by itself meanwhile"
