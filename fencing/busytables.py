@@ -17,7 +17,7 @@ from django.db import OperationalError, transaction
 from django.db.backends.utils import split_identifier, truncate_name
 from django.db.transaction import TransactionManagementError
 
-from fencing.databases import LOCK_TIMEOUTS, code_of, kind, set_in_any_case, whole_seconds
+from fencing.databases import LOCK_TIMEOUTS, code_of, is_busy, kind, set_in_any_case, whole_seconds
 from fencing.guards import FenceGuard
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ PATIENCE = 600.0
 PAUSE = 0.5
 
 DEADLOCK = "40P01"
-SQLITE_BUSY = 5
 
 
 class GivingWay:
@@ -111,8 +110,7 @@ def add_guard(way: GivingWay, model: type[Model], guard: FenceGuard) -> None:
 
 def is_in_the_way(error: OperationalError) -> bool:
     """Whether somebody else's lock was, so that a later try may find the table free."""
-    busy = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF == SQLITE_BUSY
-    return busy or code_of(error) in LOCK_TIMEOUTS or code_of(error) == DEADLOCK
+    return is_busy(error) or code_of(error) in LOCK_TIMEOUTS or code_of(error) == DEADLOCK
 
 
 def _column(editor: BaseDatabaseSchemaEditor, table: str, field: Field[Any, Any]) -> tuple[str, Any]:

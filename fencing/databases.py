@@ -6,6 +6,7 @@ MySQL is not MariaDB: it has neither ``INSERT … RETURNING`` nor ``SET STATEMEN
 from __future__ import annotations
 
 import math
+import sqlite3
 from typing import Any
 
 from django.db import connections
@@ -31,6 +32,13 @@ def code_of(error: BaseException) -> str:
     if error.args and isinstance(error.args[0], int):
         return str(error.args[0])
     return str(getattr(error.__cause__, "sqlstate", None) or "")
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether SQLite refused a statement because another connection's transaction is in the way."""
+    code = getattr(error.__cause__, "sqlite_errorcode", 0)
+    # The low byte; the others say more exactly why.
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def unless_there(connection: BaseDatabaseWrapper, column: str) -> str:

@@ -16,6 +16,7 @@ from fencing import conf
 from fencing.backends import get_backend
 from fencing.collector import merge
 from fencing.connections import autocommit, in_test_environment, in_testcase, in_user_transaction
+from fencing.databases import is_busy
 from fencing.exceptions import FencingError
 from fencing.heartbeat import chores
 from fencing.logs import tell_attempt
@@ -113,7 +114,8 @@ def record_refusal(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
     """Write a refused attempt so that it survives the caller's rollback, and never raise for it.
 
     On a database with a single writer, and inside a ``TestCase``, whose connection is the only one that sees the
-    test's rows, it waits until the connection is outside a transaction.
+    test's rows, it waits until the connection is outside a transaction. Where another writer, or a reader on SQLite,
+    keeps it out until then, it is tried again at the end of the next fenced transaction or lease of this thread.
     """
     tell_attempt(attempt)
     if wanted(attempt.outcome):
@@ -127,7 +129,11 @@ def _record_outside(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
     try:
         with autocommit(connection.alias) as own:
             record(own, [attempt])
-    except (DatabaseError, FencingError):
+    except (DatabaseError, FencingError) as error:
+        if is_busy(error):
+            # Somebody else's transaction is in the way; it is tried again like what waits for one's own.
+            _waiting.setdefault(connection, []).append(attempt)
+            return
         logger.exception("A refused write could not be recorded: %r", attempt)
 
 

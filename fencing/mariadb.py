@@ -63,10 +63,3 @@ def forget_mark(connection: BaseDatabaseWrapper, mark: str) -> None:
         f"innodb_lock_wait_timeout = COALESCE(@{mark}, {WAIT}), "
         f"idle_write_transaction_timeout = COALESCE(@{mark}_idle, {IDLE}), @{mark} = NULL, @{mark}_idle = NULL",
     )
-
-
-def has_snapshot(connection: BaseDatabaseWrapper) -> bool:
-    """Whether plain reads show what was there when the open transaction read for the first time."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@tx_isolation = 'REPEATABLE-READ' AND @@in_transaction")
-        return bool(cursor.fetchone()[0])

@@ -20,7 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import history, signals
 from fencing.borders import enter, leave, limits_waits
-from fencing.connections import autocommit, in_testcase, in_user_transaction
+from fencing.connections import autocommit, in_user_transaction
 from fencing.databases import LOCK_TIMEOUTS, code_of
 from fencing.exceptions import (
     AlreadyAppliedError,
@@ -30,9 +30,10 @@ from fencing.exceptions import (
     StaleWriteError,
 )
 from fencing.history import Attempt
-from fencing.mariadb import ensure_marked, forget_mark, has_snapshot, mark_transaction
+from fencing.mariadb import ensure_marked, forget_mark, mark_transaction
 from fencing.once import Operation, Recorded, as_json, check_operation, recorded
 from fencing.resources import pass_to_begin, seen_token
+from fencing.snapshots import ensure_first_statement, snapshot_level
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
@@ -124,7 +125,7 @@ class FencedTransaction:
         """Pass the resource's row, on the connection on which that must happen."""
         with self._begin_connection(connection) as beginning:
             with self._telling_out_of_time():
-                begins = pass_to_begin(beginning, self.lease)
+                begins = self._pass(beginning)
             seen = seen_token(beginning, self.lease) if begins is None else None
         if begins is None:
             raise self._refused(connection, seen, "begin")
@@ -133,15 +134,21 @@ class FencedTransaction:
     def _begin_connection(self, connection: BaseDatabaseWrapper) -> AbstractContextManager[BaseDatabaseWrapper]:
         if not in_user_transaction(connection):
             return nullcontext(connection)
-        if _open.get(connection) and connection.vendor != "sqlite":
-            # Another lease's transaction is open: its lock must not last as long as that one's.
-            if connection.vendor == "mysql":
-                ensure_first_statement(connection, self.lease)
-            return autocommit(self._using)
         if not (self.lease.allow_in_transaction or _open.get(connection)):
             raise LeaseInsideTransactionError(self.lease.resource, f"a transaction is open on {self._using!r}")
-        ensure_first_statement(connection, self.lease)
+        ensure_first_statement(connection, self.lease.resource)
+        if _open.get(connection) and connection.vendor != "sqlite":
+            # Another lease's transaction is open: its lock must not last as long as that one's.
+            return autocommit(self._using)
         return nullcontext(connection)
+
+    def _pass(self, beginning: BaseDatabaseWrapper) -> int | None:
+        """Pass the resource's row; where a snapshot comes with that, only once nobody older has to be waited for."""
+        if in_user_transaction(beginning) and snapshot_level(beginning):
+            with autocommit(self._using) as own:
+                if pass_to_begin(own, self.lease) is None:
+                    return None
+        return pass_to_begin(beginning, self.lease)
 
     def _refuse_repetition(self, connection: BaseDatabaseWrapper) -> None:
         """Raise AlreadyAppliedError if the operation is recorded: early, the end decides."""
@@ -253,27 +260,3 @@ class FencedTransaction:
 def fenced_transaction(connection: BaseDatabaseWrapper, lease: Lease) -> FencedTransaction | None:
     """The open transaction of ``lease`` on ``connection``: row statements in it need no lock, its end decides."""
     return next((one for one in _open.get(connection, ()) if one.lease is lease), None)
-
-
-def ensure_first_statement(connection: BaseDatabaseWrapper, lease: Lease) -> None:
-    """Under REPEATABLE READ or stricter a begin must come before the snapshot, or the body reads what is old."""
-    if connection.vendor == "mysql" and not in_testcase(connection) and has_snapshot(connection):
-        raise LeaseInsideTransactionError(
-            lease.resource, "under REPEATABLE READ the begin must be the transaction's first statement"
-        )
-    if connection.vendor != "postgresql" or in_testcase(connection):
-        return
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW transaction_isolation")
-        level = cursor.fetchone()[0]
-        other = {"repeatable read": "serializable", "serializable": "repeatable read"}.get(level)
-        if other is None:
-            return
-        try:
-            # PostgreSQL refuses a change of the level once a snapshot has been taken: there and back tells.
-            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {other}")
-            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
-        except DatabaseError as error:
-            raise LeaseInsideTransactionError(
-                lease.resource, f"under {level.upper()} the begin must be the transaction's first statement"
-            ) from error

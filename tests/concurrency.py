@@ -58,3 +58,26 @@ def waiting_for_locks() -> int:
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         )
         return int(cursor.fetchone()[0])
+
+
+def blocked_sessions(alias: str) -> int:
+    """How many sessions of a test database wait for a lock at this very moment; on SQLite nobody waits."""
+    connection = connections[alias]
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SELECT pg_stat_clear_snapshot()")
+            # Not the wait event, which stays until the session has woken up.
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"
+            )
+            return int(cursor.fetchone()[0])
+        if connection.vendor == "sqlite":
+            return 0
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE()")
+        ours = [f"MariaDB thread id {session}," for (session,) in cursor.fetchall()]
+        # innodb_trx would show what was there up to 0.1 s ago.
+        cursor.execute("SHOW ENGINE INNODB STATUS")
+        transactions = cursor.fetchone()[2].split("---TRANSACTION")[1:]
+    waiting = [one for one in transactions if "LOCK WAIT" in one]
+    return sum(any(session in one for session in ours) for one in waiting)

@@ -568,9 +568,9 @@ MUTANTS = (
     ),
     Mutant(
         name="the begin comes before the snapshot",
-        file="fencing/transactions.py",
-        old="        if other is None:\n            return\n",
-        new="        return\n",
+        file="fencing/snapshots.py",
+        old="if level and has_snapshot(connection, level):",
+        new="if False:",
         tests=(TRANSACTIONS + "test_begin_under_repeatable_read_must_come_first",),
     ),
     Mutant(
@@ -1302,10 +1302,24 @@ MUTANTS = (
     ),
     Mutant(
         name="a begin comes before the snapshot (MariaDB)",
-        file="fencing/transactions.py",
-        old="and has_snapshot(connection):",
-        new="and False:",
+        file="fencing/snapshots.py",
+        old="if level and has_snapshot(connection, level):",
+        new="if False:",
         tests=(MARIADB + "test_second_begin_must_come_before_the_snapshot",),
+    ),
+    Mutant(
+        name="a refusal that SQLite has no turn for is tried again",
+        file="fencing/history.py",
+        old="if is_busy(error):",
+        new="if False:",
+        tests=("tests/writes/test_interleavings.py::test_refusal_while_a_reader_keeps_sqlite_busy",),
+    ),
+    Mutant(
+        name="a begin does not wait once it has a snapshot",
+        file="fencing/transactions.py",
+        old="if in_user_transaction(beginning) and snapshot_level(beginning):",
+        new="if False:",
+        tests=("tests/test_snapshots.py::test_begin_that_has_to_wait_reads_what_it_waited_for",),
     ),
     Mutant(
         name="an upsert meets rows of its own resource only (MariaDB)",
