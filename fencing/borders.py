@@ -10,7 +10,7 @@ from fencing import conf
 from fencing.connections import in_testcase
 from fencing.once import Operation, Recorded, as_type_error, key_columns, recorded_as, take_key
 from fencing.resources import IDLE_BOUND, LOCK_BOUND, MINE_AS_BEGUN, hold_to_end, milliseconds, row_of
-from fencing.tables import quoted
+from fencing.tables import sql_name
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
@@ -33,7 +33,7 @@ def enter(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation | 
             return None
         cursor.execute(
             f"SELECT {LOCK_BOUND}, digest, CAST(result AS text) FROM (SELECT 1) AS one "
-            f"LEFT JOIN {quoted('Operation')} ON namespace = %s AND resource = %s AND task = %s AND key = %s",
+            f"LEFT JOIN {sql_name('Operation')} ON namespace = %s AND resource = %s AND task = %s AND key = %s",
             [*params, lease.namespace, lease.resource, operation.task, operation.key],
         )
         _bound, digest, result = cursor.fetchone()
@@ -52,14 +52,14 @@ def leave(connection: BaseDatabaseWrapper, lease: Lease, begins: int, operation:
 def _leave_at_once(
     connection: BaseDatabaseWrapper, lease: Lease, begins: int, operation: Operation | None
 ) -> tuple[bool, bool]:
-    parts = [f"held AS MATERIALIZED (SELECT 1 FROM {quoted('FencedResource')} WHERE {MINE_AS_BEGUN} FOR SHARE)"]
+    parts = [f"held AS MATERIALIZED (SELECT 1 FROM {sql_name('FencedResource')} WHERE {MINE_AS_BEGUN} FOR SHARE)"]
     counts = ["(SELECT count(*) FROM held)", "1"]
     params = [*row_of(lease), begins]
     if operation is not None:
         columns, values = key_columns(connection, lease, operation)
         marks = ", ".join(["%s"] * len(values))
         parts.append(
-            f"taken AS (INSERT INTO {quoted('Operation')} ({columns}) SELECT {marks} FROM held "
+            f"taken AS (INSERT INTO {sql_name('Operation')} ({columns}) SELECT {marks} FROM held "
             "ON CONFLICT DO NOTHING RETURNING 1)"
         )
         counts[1] = "(SELECT count(*) FROM taken)"

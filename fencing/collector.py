@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing.backends.base import GrantEvent
 from fencing.databases import SERIALIZATION_FAILURES, code_of
-from fencing.tables import quoted
+from fencing.tables import sql_name
 
 # As many rows in one statement.
 ROWS = 500
@@ -90,14 +90,14 @@ def _upsert(cursor: Any, namespace: str, rows: Sequence[GrantRow]) -> None:
         values += [time(row.granted_at), time(row.ended_at), row.ended]
     marks = ", ".join([f"({', '.join(['%s'] * (len(names) + 1))})"] * len(rows))
     cursor.execute(
-        f"INSERT INTO {quoted('TokenGrant')} (namespace, {', '.join(names)}) VALUES {marks} {_completing(cursor.db)}",
+        f"INSERT INTO {sql_name('TokenGrant')} (namespace, {', '.join(names)}) VALUES {marks} {_completing(cursor.db)}",
         values,
     )
 
 
 def _completing(connection: BaseDatabaseWrapper) -> str:
     """How the INSERT completes a row that exists, whichever of beginning and end it brings."""
-    grants, is_mariadb = quoted("TokenGrant"), connection.vendor == "mysql"
+    grants, is_mariadb = sql_name("TokenGrant"), connection.vendor == "mysql"
     new = "VALUES({})" if is_mariadb else "excluded.{}"
     began, ended, ended_at = (new.format(name) for name in ("granted_at", "ended", "ended_at"))
     counts = f"{ended} <> '' AND ({ended} <> 'lost' OR {grants}.ended IN ('', 'expired'))"
@@ -117,7 +117,7 @@ def _expire(cursor: Any, namespace: str, resources: Collection[str]) -> None:
     """End what nobody has told the end of where a newer grant of the resource is known: it had expired by then."""
     if not resources:
         return
-    grants = quoted("TokenGrant")
+    grants = sql_name("TokenGrant")
     newer = (
         f"FROM {grants} AS newer WHERE newer.namespace = {grants}.namespace AND newer.resource = {grants}.resource "
         f"AND newer.token > {grants}.token AND newer.granted_at IS NOT NULL"

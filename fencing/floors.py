@@ -18,7 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import conf
 from fencing.databases import LOCK_TIMEOUTS, code_of, unless_there
-from fencing.tables import quoted, table
+from fencing.tables import sql_name, table
 
 # Seconds to wait for transactions that have created resources' rows, and between two looks.
 PATIENCE = 10.0
@@ -43,8 +43,8 @@ def look(connection: BaseDatabaseWrapper, namespace: str, name: str) -> Seen:
     share = " LOCK IN SHARE MODE" if connection.vendor == "mysql" and connection.in_atomic_block else ""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT (SELECT last_token FROM {quoted('FencedResource')} WHERE namespace = %s AND name = %s{share}), "
-            f"(SELECT token FROM {quoted('ResourceFloor')} WHERE namespace = %s{share})",
+            f"SELECT (SELECT last_token FROM {sql_name('FencedResource')} WHERE namespace = %s AND name = %s{share}), "
+            f"(SELECT token FROM {sql_name('ResourceFloor')} WHERE namespace = %s{share})",
             [namespace, name, namespace],
         )
         token, floor = cursor.fetchone()
@@ -64,11 +64,11 @@ def create_floor(connection: BaseDatabaseWrapper, namespace: str) -> None:
     """Let the namespace have a floor, at 0 if it had none."""
     with connection.cursor() as cursor:
         # MariaDB's INSERT would wait for whoever has locked the row that is there.
-        cursor.execute(f"SELECT 1 FROM {quoted('ResourceFloor')} WHERE namespace = %s", [namespace])
+        cursor.execute(f"SELECT 1 FROM {sql_name('ResourceFloor')} WHERE namespace = %s", [namespace])
         if cursor.fetchone():
             return
         cursor.execute(
-            f"INSERT INTO {quoted('ResourceFloor')} (namespace, token) VALUES (%s, 0) "
+            f"INSERT INTO {sql_name('ResourceFloor')} (namespace, token) VALUES (%s, 0) "
             f"{unless_there(connection, 'namespace')}",
             [namespace],
         )

@@ -20,7 +20,7 @@ from fencing.databases import is_busy
 from fencing.exceptions import FencingError
 from fencing.heartbeat import chores
 from fencing.logs import tell_attempt
-from fencing.tables import quoted
+from fencing.tables import sql_name
 from fencing.tokens import place_of
 
 logger = logging.getLogger("fencing")
@@ -84,7 +84,7 @@ def inserting_accepted(source: str, model: str, action: str, **columns_of: str) 
         "note": "''",
     }
     values = [{**fixed, **columns_of}.get(name, f"%({name})s") for name in (*_NAMES, "at")]
-    return f"INSERT INTO {quoted('FencedWrite')} ({columns()}) SELECT {', '.join(values)} FROM {source}"
+    return f"INSERT INTO {sql_name('FencedWrite')} ({columns()}) SELECT {', '.join(values)} FROM {source}"
 
 
 def wanted(outcome: str) -> bool:
@@ -106,7 +106,7 @@ def record(connection: BaseDatabaseWrapper, attempts: Iterable[Attempt]) -> None
     marks = ", ".join(["%s"] * (len(_NAMES) + 1))
     with connection.cursor() as cursor:
         cursor.executemany(
-            f"INSERT INTO {quoted('FencedWrite')} ({columns()}) VALUES ({marks})", [(*row, now) for row in rows]
+            f"INSERT INTO {sql_name('FencedWrite')} ({columns()}) VALUES ({marks})", [(*row, now) for row in rows]
         )
 
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from fencing.conf import MAX_OPERATION_LENGTH
 from fencing.databases import CHECK_VIOLATION, DUPLICATE_KEY, code_of, unless_there
-from fencing.tables import quoted
+from fencing.tables import sql_name
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
@@ -65,7 +65,7 @@ def take_key(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation
     marks = ", ".join(["%s"] * len(values))
     with connection.cursor() as cursor, as_type_error(operation.result):
         try:
-            cursor.execute(f"INSERT INTO {quoted('Operation')} ({columns}) VALUES ({marks}) {unless}", values)
+            cursor.execute(f"INSERT INTO {sql_name('Operation')} ({columns}) VALUES ({marks}) {unless}", values)
         except IntegrityError as error:
             if connection.vendor != "mysql" or code_of(error) != DUPLICATE_KEY:
                 raise
@@ -89,7 +89,7 @@ def recorded(connection: BaseDatabaseWrapper, lease: Lease, *, task: str, key: s
     text = "CAST(result AS char)" if connection.vendor == "mysql" else "CAST(result AS text)"
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT digest, {text} FROM {quoted('Operation')} "
+            f"SELECT digest, {text} FROM {sql_name('Operation')} "
             f"WHERE namespace = %s AND resource = %s AND task = %s AND {connection.ops.quote_name('key')} = %s",
             [lease.namespace, lease.resource, task, key],
         )

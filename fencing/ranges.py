@@ -22,7 +22,7 @@ from fencing.conf import MAX_TOKEN, BackendConfig
 from fencing.connections import autocommit
 from fencing.databases import SERIALIZATION_FAILURES, code_of, kind, unless_there
 from fencing.exceptions import InvalidTokenError, LeaseBackendError, TokensExhaustedError
-from fencing.tables import quoted
+from fencing.tables import sql_name
 
 # A number that is higher than what was reserved by more than this was not issued but invented.
 MAX_RAISE = 2**40
@@ -133,7 +133,7 @@ def _raise_ceiling(
     floor = max(issued, seen)
     used = f"{larger}(kept.ceiling, CAST(%s AS bigint))"
     cursor.execute(
-        f"{durable}UPDATE {quoted('TokenRange')} AS kept SET ceiling = {used} + %s{source} "
+        f"{durable}UPDATE {sql_name('TokenRange')} AS kept SET ceiling = {used} + %s{source} "
         f"WHERE kept.namespace = %s AND kept.space = %s AND {used} <= %s AND {used} >= %s RETURNING ceiling",
         [floor, size, config.namespace, space, floor, MAX_TOKEN - size, issued, seen - MAX_RAISE],
     )
@@ -147,7 +147,7 @@ def _raise_ceiling_in_mariadb(
     """The same where an UPDATE returns nothing: the number comes back as the statement's insert id."""
     floor = max(issued, seen)
     cursor.execute(
-        f"UPDATE {quoted('TokenRange')} SET ceiling = LAST_INSERT_ID(GREATEST(ceiling, %s) + %s) "
+        f"UPDATE {sql_name('TokenRange')} SET ceiling = LAST_INSERT_ID(GREATEST(ceiling, %s) + %s) "
         "WHERE namespace = %s AND space = %s AND GREATEST(ceiling, %s) <= %s AND GREATEST(ceiling, %s) >= %s",
         [floor, size, config.namespace, space, floor, MAX_TOKEN - size, issued, seen - MAX_RAISE],
     )
@@ -175,7 +175,7 @@ def _why_not(cursor: Any, config: BackendConfig, space: str, size: int, issued: 
 
 def _row(cursor: Any, config: BackendConfig) -> tuple[str, int, int] | None:
     cursor.execute(
-        f"SELECT space, partitions, ceiling FROM {quoted('TokenRange')} WHERE namespace = %s",
+        f"SELECT space, partitions, ceiling FROM {sql_name('TokenRange')} WHERE namespace = %s",
         [config.namespace],
     )
     found: tuple[str, int, int] | None = cursor.fetchone()
@@ -184,7 +184,7 @@ def _row(cursor: Any, config: BackendConfig) -> tuple[str, int, int] | None:
 
 def _insert_row(cursor: Any, config: BackendConfig, space: str) -> None:
     cursor.execute(
-        f"INSERT INTO {quoted('TokenRange')} (namespace, space, partitions, ceiling) "
+        f"INSERT INTO {sql_name('TokenRange')} (namespace, space, partitions, ceiling) "
         f"VALUES (%s, %s, %s, 0) {unless_there(cursor.db, 'namespace')}",
         [config.namespace, space, config.partitions],
     )
@@ -195,7 +195,7 @@ def _log_reign(
 ) -> None:
     now = connection.ops.adapt_datetimefield_value(timezone.now())
     cursor.execute(
-        f"INSERT INTO {quoted('Reign')} "
+        f"INSERT INTO {sql_name('Reign')} "
         f"(namespace, {connection.ops.quote_name('partition')}, reign, server, first_token, opened_at) "
         f"VALUES (%s, %s, %s, %s, %s, %s) {unless_there(connection, 'namespace')}",
         [config.namespace, place.partition, needs.reign, needs.server, first, now],

@@ -18,7 +18,7 @@ from fencing.connections import in_testcase
 from fencing.databases import waiting_at_most
 from fencing.floors import let_in, look
 from fencing.prepared import named
-from fencing.tables import quoted
+from fencing.tables import sql_name
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
@@ -60,7 +60,7 @@ def raising(condition: str, *, begins: int, source: str = "") -> str:
         begins: by how much the count of begins rises.
         source: a CTE that is to be evaluated before, or "".
     """
-    table = quoted("FencedResource")
+    table = sql_name("FencedResource")
     counted = f", begins = {table}.begins + {begins}" if begins else ""
     return (
         f"UPDATE {table} SET last_token = %(grant_token)s, holder = %(holder)s{counted}"
@@ -75,12 +75,12 @@ def creating(condition: str, *, begins: int, source: str = "") -> str:
     The floor is locked: pruning may raise it and forget the row while this waits for something else. Somebody else may
     create the row in the same moment. Names and arguments as for ``raising``.
     """
-    table = quoted("FencedResource")
+    table = sql_name("FencedResource")
     counted = f", begins = {table}.begins + {begins}" if begins else ""
     return (
         f"INSERT INTO {table} (namespace, name, last_token, holder, begins) "
         f"SELECT %(namespace)s, %(resource)s, %(grant_token)s, %(holder)s, {begins} "
-        f"FROM {quoted('ResourceFloor')} AS floor{f', {source}' if source else ''} "
+        f"FROM {sql_name('ResourceFloor')} AS floor{f', {source}' if source else ''} "
         f"WHERE floor.namespace = %(namespace)s AND floor.token < %(grant_token)s AND {condition} FOR SHARE OF floor "
         "ON CONFLICT (namespace, name) DO UPDATE SET last_token = excluded.last_token, holder = excluded.holder"
         f"{counted} WHERE {PASSES.format(table=table)} RETURNING begins"
@@ -97,7 +97,7 @@ def passing(locked: str, *, begun: bool) -> str:
         locked: the condition that is true once all rows are locked, and there are any.
         begun: the statement is inside the lease's own fenced transaction: reading is enough, its end decides.
     """
-    table = quoted("FencedResource")
+    table = sql_name("FencedResource")
     mine = named(MINE, ROW)
     if begun:
         return f"passed AS MATERIALIZED (SELECT 1 FROM {table} WHERE {mine})"
@@ -121,7 +121,7 @@ def pass_unknown(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
 
 def pass_resource(connection: BaseDatabaseWrapper, lease: Lease, *, begun: bool) -> bool:
     """Pass the row by statements of their own and hold it until the open transaction ends; False if it refuses."""
-    mine = f"SELECT 1 FROM {quoted('FencedResource')} WHERE {MINE}"
+    mine = f"SELECT 1 FROM {sql_name('FencedResource')} WHERE {MINE}"
     if begun:
         return _finds(connection, mine, row_of(lease))
     share = sharing(connection)
@@ -178,7 +178,7 @@ def _raise_in_turn(
     connection: BaseDatabaseWrapper, row: Mapping[str, Any], begins: int, bound: float | None
 ) -> int | None:
     """SQLite: one writer at a time, who sees everything that others have done before."""
-    table, floors = quoted("FencedResource"), quoted("ResourceFloor")
+    table, floors = sql_name("FencedResource"), sql_name("ResourceFloor")
     passes = PASSES.format(table=table)
     known = _number(
         connection,
@@ -203,7 +203,7 @@ def _raise_in_mariadb(
     connection: BaseDatabaseWrapper, row: Mapping[str, Any], begins: int, bound: float | None
 ) -> int | None:
     """MariaDB: an UPDATE gives a number back as the statement's insert id, and an upsert has no condition."""
-    table, floors = quoted("FencedResource"), quoted("ResourceFloor")
+    table, floors = sql_name("FencedResource"), sql_name("ResourceFloor")
     before = "" if bound is None else waiting_at_most(bound)
     place = "namespace = %(namespace)s AND name = %(resource)s"
     # Under REPEATABLE READ an UPDATE that finds nothing locks the gap, and of two who then insert one is undone.
@@ -256,7 +256,7 @@ def _finds(connection: BaseDatabaseWrapper, select: str, params: Sequence[Any] |
 
 def hold_to_end(connection: BaseDatabaseWrapper, lease: Lease, begins: int) -> bool:
     """Hold the row until the commit, if holder and begins are still what the begin left."""
-    table, params = quoted("FencedResource"), [*row_of(lease), begins]
+    table, params = sql_name("FencedResource"), [*row_of(lease), begins]
     if connection.features.has_select_for_update:
         return _finds(connection, f"SELECT 1 FROM {table} WHERE {MINE_AS_BEGUN}{sharing(connection)}", params)
     with connection.cursor() as cursor:
@@ -273,7 +273,7 @@ def take_write_lock(connection: BaseDatabaseWrapper) -> None:
     """On a database with a single writer, become that writer before reading: a snapshot could not be written from."""
     if not connection.features.has_select_for_update:
         with connection.cursor() as cursor:
-            cursor.execute(f"UPDATE {quoted('FencedResource')} SET begins = begins WHERE 1 = 0")
+            cursor.execute(f"UPDATE {sql_name('FencedResource')} SET begins = begins WHERE 1 = 0")
 
 
 def bound_idling(connection: BaseDatabaseWrapper, lease: Lease) -> None:

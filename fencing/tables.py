@@ -15,6 +15,6 @@ def table(name: str) -> type[Model]:
     return apps.get_model("fencing", name)
 
 
-def quoted(name: str) -> str:
+def sql_name(name: str) -> str:
     """The table behind ``fencing.<name>`` as SQL names it: without quotes, which differ between databases."""
     return table(name)._meta.db_table

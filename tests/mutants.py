@@ -1107,7 +1107,7 @@ MUTANTS = (
     Mutant(
         name="the reign of a lease that advances (PostgreSQL)",
         file="fencing/backends/database_postgresql.py",
-        old="{self.mine(quoted('StoredCounter') + '.reign')}",
+        old="{self.mine(sql_name('StoredCounter') + '.reign')}",
         new="{self.mine()}",
         tests=(DATABASE + "test_another_server_begins_a_new_reign",),
     ),

@@ -36,7 +36,7 @@ from fencing.backends.database_sqlite import SQLite
 from fencing.connections import autocommit, in_testcase, in_user_transaction
 from fencing.databases import SERIALIZATION_FAILURES, code_of, kind
 from fencing.exceptions import LeaseBackendError
-from fencing.tables import quoted
+from fencing.tables import sql_name
 
 DIALECTS: dict[str, Dialect] = {"postgresql": PostgreSQL(), "mariadb": MariaDB(), "sqlite": SQLite()}
 # As Django names them: MariaDB cannot be told from MySQL without a connection.
@@ -84,7 +84,7 @@ class DatabaseBackend(LeaseBackend):
 
         def ask(dialect: Dialect, cursor: Any) -> bool:
             deadline = f"SET deadline_ms = {dialect.now} + %(ttl)s"
-            dialect.execute(cursor, f"UPDATE {quoted('StoredLease')} {deadline} WHERE {dialect.mine()}", values)
+            dialect.execute(cursor, f"UPDATE {sql_name('StoredLease')} {deadline} WHERE {dialect.mine()}", values)
             return bool(cursor.rowcount == 1)
 
         try:
@@ -135,13 +135,13 @@ class DatabaseBackend(LeaseBackend):
         def ask(dialect: Dialect, cursor: Any) -> bool:
             dialect.execute(
                 cursor,
-                f"UPDATE {quoted('StoredCounter')} SET next = %(first)s, ceiling = %(last)s "
+                f"UPDATE {sql_name('StoredCounter')} SET next = %(first)s, ceiling = %(last)s "
                 f"WHERE {HERE} AND reign = %(reign)s AND server = {dialect.server} AND next <= %(first)s",
                 values,
             )
             installed = bool(cursor.rowcount == 1)
             dialect.execute(
-                cursor, f"DELETE FROM {quoted('StoredLease')} WHERE {HERE} AND deadline_ms <= {dialect.now}", values
+                cursor, f"DELETE FROM {sql_name('StoredLease')} WHERE {HERE} AND deadline_ms <= {dialect.now}", values
             )
             return installed
 
@@ -168,7 +168,7 @@ class DatabaseBackend(LeaseBackend):
             dialect.execute(
                 cursor,
                 "SELECT id, kind, token, resource, holder, at_ms, ttl_ms, task_id, task_name "
-                f"FROM {quoted('StoredEvent')} WHERE {HERE} ORDER BY id LIMIT %(count)s",
+                f"FROM {sql_name('StoredEvent')} WHERE {HERE} ORDER BY id LIMIT %(count)s",
                 values,
             )
             return [grant_event(*row) for row in cursor.fetchall()]
@@ -180,7 +180,9 @@ class DatabaseBackend(LeaseBackend):
         given = [int(each) for each in ids]
 
         def ask(dialect: Dialect, cursor: Any) -> bool:
-            cursor.execute(f"DELETE FROM {quoted('StoredEvent')} WHERE id IN ({', '.join(['%s'] * len(given))})", given)
+            cursor.execute(
+                f"DELETE FROM {sql_name('StoredEvent')} WHERE id IN ({', '.join(['%s'] * len(given))})", given
+            )
             return True
 
         if given:
@@ -191,7 +193,7 @@ class DatabaseBackend(LeaseBackend):
         values = values_of(Place(space=space, partition=partition))
 
         def ask(dialect: Dialect, cursor: Any) -> int:
-            dialect.execute(cursor, f"SELECT dropped FROM {quoted('StoredCounter')} WHERE {HERE}", values)
+            dialect.execute(cursor, f"SELECT dropped FROM {sql_name('StoredCounter')} WHERE {HERE}", values)
             row = cursor.fetchone()
             return 0 if row is None else int(row[0])
 
@@ -202,7 +204,7 @@ class DatabaseBackend(LeaseBackend):
 
         def ask(dialect: Dialect, cursor: Any) -> bool:
             for name in ("StoredCounter", "StoredLease", "StoredEvent"):
-                cursor.execute(f"DELETE FROM {quoted(name)} WHERE space = %s", [space])
+                cursor.execute(f"DELETE FROM {sql_name(name)} WHERE space = %s", [space])
             return True
 
         self._ask(ask)
@@ -223,7 +225,7 @@ class DatabaseBackend(LeaseBackend):
             dialect.execute(
                 cursor,
                 f"SELECT resource, holder, token, deadline_ms - {dialect.now}, granted_ms, task_id, task_name "
-                f"FROM {quoted('StoredLease')} WHERE {where} AND deadline_ms > {dialect.now} "
+                f"FROM {sql_name('StoredLease')} WHERE {where} AND deadline_ms > {dialect.now} "
                 "ORDER BY token LIMIT %(limit)s",
                 values,
             )
@@ -273,7 +275,7 @@ def _bound(cursor: Any) -> dict[str, bool]:
 
 def _reign(dialect: Dialect, cursor: Any, values: Mapping[str, Any]) -> str | None:
     """The reign in which this server counts, if it does."""
-    counter = quoted("StoredCounter")
+    counter = sql_name("StoredCounter")
     dialect.execute(cursor, f"SELECT reign FROM {counter} WHERE {HERE} AND server = {dialect.server}", values)
     row = cursor.fetchone()
     return None if row is None else str(row[0])
@@ -282,7 +284,7 @@ def _reign(dialect: Dialect, cursor: Any, values: Mapping[str, Any]) -> str | No
 def _range_needed(dialect: Dialect, cursor: Any, values: Mapping[str, Any], *, close: bool = False) -> NeedsRange:
     """What the counter asks for, in a new reign where this server did not write it, or where the present one is closed."""
     dialect.open_counter(cursor, {**values, "offer": uuid4().hex, "close": close})
-    counter = quoted("StoredCounter")
+    counter = sql_name("StoredCounter")
     dialect.execute(cursor, f"SELECT reign, server, next, ceiling FROM {counter} WHERE {HERE}", values)
     row = cursor.fetchone()
     if row is None or row[2] <= row[3]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencing.backends.database_sql import HERE, LEASE, LEASE_COLUMNS, LOCK_BOUND, Dialect, Row, Values
-from fencing.tables import quoted
+from fencing.tables import sql_name
 
 # For one statement; the connection may be the caller's. The clock's value must not depend on daylight saving time.
 STATEMENT = f"SET STATEMENT time_zone = '+00:00', innodb_lock_wait_timeout = {LOCK_BOUND} FOR "
@@ -35,7 +35,7 @@ class MariaDB(Dialect):
 
     def grant(self, cursor: Any, values: Values) -> Row | None:
         """See ``Dialect``. Only who finds no live lease touches the counter, and looks again with its row locked."""
-        live = f"SELECT COUNT(*) INTO others FROM {quoted('StoredLease')} WHERE {LEASE} AND deadline_ms > {self.now}"
+        live = f"SELECT COUNT(*) INTO others FROM {sql_name('StoredLease')} WHERE {LEASE} AND deadline_ms > {self.now}"
         noting = self.noting("'granted'", "issued")
         body = (
             f"IF NOT EXISTS ({self.looking()}) THEN {self._counting()}; "
@@ -51,7 +51,7 @@ class MariaDB(Dialect):
 
     def advance(self, cursor: Any, values: Values) -> Row | None:
         """See ``Dialect``. The lease is looked at as it is when the counter's row is locked."""
-        own = f"SELECT COUNT(*) INTO others FROM {quoted('StoredLease')} WHERE {self.mine('reigning')}"
+        own = f"SELECT COUNT(*) INTO others FROM {sql_name('StoredLease')} WHERE {self.mine('reigning')}"
         body = (
             f"{self._counting()}; IF issued IS NOT NULL THEN {own} LOCK IN SHARE MODE; END IF; "
             f"IF others = 1 THEN {self._count()}; ELSE SET issued = NULL; END IF"
@@ -65,7 +65,7 @@ class MariaDB(Dialect):
 
     def end(self, cursor: Any, condition: str, kind: str, otherwise: str, values: Values) -> bool:
         """See ``Dialect``."""
-        lease = quoted("StoredLease")
+        lease = sql_name("StoredLease")
         ended = self.noting(f"'{kind}'", "issued", holder="held_by")
         other = self.noting(f"'{otherwise}'", "%(token)s")
         body = (
@@ -79,12 +79,12 @@ class MariaDB(Dialect):
 
     def trim(self, cursor: Any, values: Values) -> None:
         """See ``Dialect``."""
-        counting = f"UPDATE {quoted('StoredCounter')} SET dropped = dropped + others WHERE {HERE}"
+        counting = f"UPDATE {sql_name('StoredCounter')} SET dropped = dropped + others WHERE {HERE}"
         self._run(cursor, f"{self.surplus()}; SET others = ROW_COUNT(); {counting}", "SELECT others", values)
 
     def open_counter(self, cursor: Any, values: Values) -> None:
         """See ``Dialect``. The server is assigned last: MariaDB sees what it has assigned already."""
-        counter = quoted("StoredCounter")
+        counter = sql_name("StoredCounter")
         opens = f"%(close)s OR {counter}.server <> VALUES(server)"
         self.execute(
             cursor,
@@ -98,18 +98,18 @@ class MariaDB(Dialect):
     def _counting(self) -> str:
         """Lock the counter and read its next number, if this server may count and has one."""
         return (
-            f"SELECT next, reign INTO issued, reigning FROM {quoted('StoredCounter')} "
+            f"SELECT next, reign INTO issued, reigning FROM {sql_name('StoredCounter')} "
             f"WHERE {HERE} AND server = {self.server} AND next <= ceiling FOR UPDATE"
         )
 
     def _count(self) -> str:
-        return f"UPDATE {quoted('StoredCounter')} SET next = next + 1 WHERE {HERE}"
+        return f"UPDATE {sql_name('StoredCounter')} SET next = next + 1 WHERE {HERE}"
 
     def _keeping(self) -> str:
         """Write the lease over one that has ended."""
         fresh = ", ".join(f"{name} = VALUES({name})" for name in LEASE_COLUMNS.split(", ")[3:])
         return (
-            f"INSERT INTO {quoted('StoredLease')} ({LEASE_COLUMNS}) VALUES (%(space)s, %(partition)s, %(resource)s, "
+            f"INSERT INTO {sql_name('StoredLease')} ({LEASE_COLUMNS}) VALUES (%(space)s, %(partition)s, %(resource)s, "
             f"%(holder)s, issued, reigning, {self.now} + %(ttl)s, {self.now}, %(task_id)s, %(task_name)s) "
             f"ON DUPLICATE KEY UPDATE {fresh}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fencing.backends.database_sql import HERE, LEASE, LOCK_BOUND, Dialect, Row, Values
-from fencing.tables import quoted
+from fencing.tables import sql_name
 
 
 class PostgreSQL(Dialect):
@@ -39,9 +39,9 @@ class PostgreSQL(Dialect):
 
     def advance(self, cursor: Any, values: Values) -> Row | None:
         """See ``Dialect``. The lease is looked at again, as it is now, when the counter's row is locked."""
-        lease = quoted("StoredLease")
+        lease = sql_name("StoredLease")
         own = f"SELECT 1 FROM {lease} WHERE {self.mine()}"
-        of_reign = f"SELECT 1 FROM {lease} AS kept WHERE {self.mine(quoted('StoredCounter') + '.reign')}"
+        of_reign = f"SELECT 1 FROM {lease} AS kept WHERE {self.mine(sql_name('StoredCounter') + '.reign')}"
         counted = self.counting("FROM bound", f"AND EXISTS ({of_reign})")
         cursor.execute(
             f"WITH {self.bound}, counted AS ({counted}), "
@@ -60,7 +60,7 @@ class PostgreSQL(Dialect):
 
     def end(self, cursor: Any, condition: str, kind: str, otherwise: str, values: Values) -> bool:
         """See ``Dialect``."""
-        ended = f"DELETE FROM {quoted('StoredLease')} WHERE {LEASE} AND {condition} RETURNING *"
+        ended = f"DELETE FROM {sql_name('StoredLease')} WHERE {LEASE} AND {condition} RETURNING *"
         noted = self.noting(f"'{kind}'", "token", "FROM live", holder="holder")
         parts = [f"gone AS ({ended})", f"live AS (SELECT * FROM gone WHERE deadline_ms > {self.now})"]
         parts.append(f"noted AS ({noted})")
@@ -73,7 +73,7 @@ class PostgreSQL(Dialect):
     def trim(self, cursor: Any, values: Values) -> None:
         """See ``Dialect``."""
         cursor.execute(
-            f"WITH gone AS ({self.surplus()} RETURNING 1) UPDATE {quoted('StoredCounter')} "
+            f"WITH gone AS ({self.surplus()} RETURNING 1) UPDATE {sql_name('StoredCounter')} "
             f"SET dropped = dropped + (SELECT count(*) FROM gone) WHERE {HERE}",
             values,
         )

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from fencing.tables import quoted
+from fencing.tables import sql_name
 
 Values = Mapping[str, Any]
 Row = tuple[Any, ...]
@@ -64,7 +64,7 @@ class Dialect(ABC):
 
     def open_counter(self, cursor: Any, values: Values) -> None:
         """Let the reign ``offer`` begin, without numbers, where this server did not write the counter or it is to ``close``."""
-        counter = quoted("StoredCounter")
+        counter = sql_name("StoredCounter")
         cursor.execute(
             f'INSERT INTO {counter} (space, "partition", reign, server, next, ceiling, dropped) '
             f'VALUES (%(space)s, %(partition)s, %(offer)s, {self.server}, 1, 0, 0) ON CONFLICT (space, "partition") '
@@ -83,7 +83,7 @@ class Dialect(ABC):
         """The SELECT of a live lease."""
         return (
             f"SELECT holder, token, reign, deadline_ms - {self.now} AS remaining, task_id "
-            f"FROM {quoted('StoredLease')} WHERE {LEASE} AND deadline_ms > {self.now}"
+            f"FROM {sql_name('StoredLease')} WHERE {LEASE} AND deadline_ms > {self.now}"
         )
 
     def mine(self, reign: str = "") -> str:
@@ -93,7 +93,7 @@ class Dialect(ABC):
 
     def counting(self, source: str = "", condition: str = "") -> str:
         """The UPDATE that takes the next number, if this server may and has one."""
-        counter = quoted("StoredCounter")
+        counter = sql_name("StoredCounter")
         return (
             f"UPDATE {counter} SET next = next + 1 {source} WHERE {HERE} AND server = {self.server} "
             f"AND next <= ceiling {condition} RETURNING next - 1 AS token, {counter}.reign AS reign"
@@ -101,7 +101,7 @@ class Dialect(ABC):
 
     def keeping(self, source: str) -> str:
         """The INSERT of a lease with the number in ``source``, over one that has ended."""
-        lease = quoted("StoredLease")
+        lease = sql_name("StoredLease")
         fresh = ", ".join(f"{name} = excluded.{name}" for name in LEASE_COLUMNS.split(", ")[3:])
         return (
             f"INSERT INTO {lease} ({LEASE_COLUMNS}) SELECT %(space)s, %(partition)s, %(resource)s, %(holder)s, "
@@ -111,7 +111,7 @@ class Dialect(ABC):
 
     def surplus(self) -> str:
         """The DELETE of the lines above the cap."""
-        events = quoted("StoredEvent")
+        events = sql_name("StoredEvent")
         return (
             f"DELETE FROM {events} WHERE {HERE} AND id <= "
             f"(SELECT id FROM {events} WHERE {HERE} ORDER BY id DESC LIMIT 1 OFFSET %(cap)s)"
@@ -120,6 +120,6 @@ class Dialect(ABC):
     def noting(self, kind: str, token: str, source: str = "", *, holder: str = "%(holder)s") -> str:
         """The INSERT of a line of the outbox; ``kind``, ``token`` and ``holder`` are expressions."""
         return (
-            f"INSERT INTO {quoted('StoredEvent')} ({EVENT_COLUMNS}) SELECT %(space)s, %(partition)s, {kind}, {token}, "
+            f"INSERT INTO {sql_name('StoredEvent')} ({EVENT_COLUMNS}) SELECT %(space)s, %(partition)s, {kind}, {token}, "
             f"%(resource)s, {holder}, {self.now}, %(ttl)s, %(task_id)s, %(task_name)s {source}"
         )

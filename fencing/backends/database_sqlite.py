@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fencing.backends.database_sql import HERE, LEASE, Dialect, Row, Values
-from fencing.tables import quoted
+from fencing.tables import sql_name
 
 
 class SQLite(Dialect):
@@ -47,7 +47,7 @@ class SQLite(Dialect):
 
     def end(self, cursor: Any, condition: str, kind: str, otherwise: str, values: Values) -> bool:
         """See ``Dialect``."""
-        lease = quoted("StoredLease")
+        lease = sql_name("StoredLease")
         with _turn(cursor):
             cursor.execute(
                 f"DELETE FROM {lease} WHERE {LEASE} AND {condition} RETURNING token, holder, deadline_ms > {self.now}",
@@ -65,7 +65,7 @@ class SQLite(Dialect):
             cursor.execute(self.surplus(), values)
             dropped = {**values, "dropped": cursor.rowcount}
             cursor.execute(
-                f"UPDATE {quoted('StoredCounter')} SET dropped = dropped + %(dropped)s WHERE {HERE}", dropped
+                f"UPDATE {sql_name('StoredCounter')} SET dropped = dropped + %(dropped)s WHERE {HERE}", dropped
             )
 
 
