@@ -456,7 +456,7 @@ def test_a_store_that_keeps_no_range_ends_in_an_error(backend: LeaseBackend, mon
 
 @pytest.mark.django_db
 def test_a_database_without_the_tables_is_a_typed_error(backend: LeaseBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "quoted", lambda name: '"no_such_table"')
+    monkeypatch.setattr(ranges, "sql_name", lambda name: '"no_such_table"')
     with pytest.raises(LeaseBackendError, match="no_such_table"), transaction.atomic():
         grant(backend)
 
