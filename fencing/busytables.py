@@ -19,6 +19,7 @@ from django.db.transaction import TransactionManagementError
 
 from fencing.databases import LOCK_TIMEOUTS, code_of, is_busy, kind, set_in_any_case, whole_seconds
 from fencing.guards import FenceGuard
+from fencing.resources import milliseconds
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -80,7 +81,7 @@ class GivingWay:
         else:
             with transaction.atomic(using=self.connection.alias):
                 if self.connection.vendor == "postgresql":
-                    self.editor.execute(f"SET LOCAL lock_timeout = '{_milliseconds(self.wait)}'")
+                    self.editor.execute(f"SET LOCAL lock_timeout = '{milliseconds(self.wait)}'")
                 yield
 
 
@@ -158,7 +159,7 @@ def _printed(editor: BaseDatabaseSchemaEditor, wait: float) -> Iterator[None]:
         return
     editor.execute("BEGIN", params=None)
     if vendor == "postgresql":
-        editor.execute(f"SET LOCAL lock_timeout = '{_milliseconds(wait)}'", params=None)
+        editor.execute(f"SET LOCAL lock_timeout = '{milliseconds(wait)}'", params=None)
     yield
     editor.execute("COMMIT", params=None)
 
@@ -172,7 +173,3 @@ def _wait_of_session(connection: BaseDatabaseWrapper, wait: float) -> Iterator[N
         yield
     finally:
         set_in_any_case(connection, "lock_wait_timeout = COALESCE(@fencing_wait, @@lock_wait_timeout)")
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{max(1, round(seconds * 1000))}ms"

@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant(
         name="a change of a table in use waits a moment only",
         file="fencing/busytables.py",
-        old="""self.editor.execute(f"SET LOCAL lock_timeout = '{_milliseconds(self.wait)}'")""",
+        old="""self.editor.execute(f"SET LOCAL lock_timeout = '{milliseconds(self.wait)}'")""",
         new="self.editor.execute(\"SET LOCAL lock_timeout = '6s'\")",
         tests=(BUSY + "test_patience_ends[postgresql]",),
     ),
