@@ -129,8 +129,14 @@ def test_database_as_lease_store(settings: Any) -> None:
 
 
 def test_without_the_fence_the_same_work_loses_updates() -> None:
-    findings = played({"save": 2, "once": 1}, fenced=False, rows=1).findings
-    assert findings.count("wrongly accepted") and findings.count("lost update") and findings.count("duplicate")
+    """What a play meets is chance, and little of it on a machine that is busy."""
+    kinds = {"wrongly accepted", "lost update", "duplicate"}
+    seen: set[str] = set()
+    for _ in range(5):
+        seen |= {one.kind for one in played({"save": 2, "once": 1}, fenced=False, rows=1).findings.violations}
+        if kinds <= seen:
+            break
+    assert seen >= kinds
 
 
 # --- the command
