@@ -53,6 +53,10 @@ class Schedule:
         self._thread: threading.Thread | None = None
         self._wakes_at = 0.0
 
+    def __contains__(self, key: Hashable) -> bool:
+        """Whether a job is known under ``key``."""
+        return key in self._entries
+
     def add(self, key: Hashable, job: Job, delay: float) -> None:
         """Call ``job`` in ``delay`` seconds; a job already known under ``key`` stays as it is."""
         with self._changed:

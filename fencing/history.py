@@ -181,7 +181,7 @@ def collect(using: str = conf.DEFAULT_ALIAS, *, batch: int = COLLECT_BATCH, most
 
 def collect_soon(using: str) -> None:
     """Collect in the background in a moment; never in Django's test environment, whose databases come and go."""
-    if not in_test_environment():
+    if ("collect", using) not in chores and not in_test_environment():
         chores.add(("collect", using), lambda: _collect_quietly(using), COLLECT_EVERY)
 
 

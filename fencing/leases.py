@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from threading import Lock
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
+from django.conf import settings
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.utils import timezone
 
 from fencing import history, signals, tokens
 from fencing.backends.base import Granted, LeaseBackend, Lost, Place
@@ -32,7 +32,6 @@ class Lease:
         newest_token: the highest number issued under this grant: ``token``, or what :meth:`advance` gave last.
         holder: this grant's own id.
         ttl: seconds that the lease lives without renewal.
-        granted_at: when it was granted, by this process's clock.
         using: alias of the lease backend.
         namespace: the namespace of the numbers.
         database: alias of the database that owns the numbers.
@@ -54,7 +53,6 @@ class Lease:
         self.newest_token = granted.token
         self.holder = holder
         self.ttl = ttl
-        self.granted_at: datetime = timezone.now()
         self.using = backend.config.alias
         self.namespace = backend.config.namespace
         self.database = backend.config.database
@@ -64,6 +62,7 @@ class Lease:
         self._backend = backend
         self._place = place
         self._pid = os.getpid()
+        self._granted = time()
         self._deadline = asked + ttl
         self._lost = ""
         self._released = False
@@ -74,6 +73,11 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"<Lease of {self.resource!r}, token {self.token}>"
+
+    @property
+    def granted_at(self) -> datetime:
+        """When it was granted, by this process's clock; as Django's own ``timezone.now()`` told it."""
+        return datetime.fromtimestamp(self._granted, UTC if settings.USE_TZ else None)
 
     def remaining(self) -> float:
         """Seconds until the lease ends by itself, as this process knows; 0.0 when it is not held."""
@@ -230,7 +234,8 @@ class Lease:
             if self.remaining() > 0:
                 if self._ask_to_renew():
                     return self.ttl / 3
-                self._lose("the store refused to renew it")
+                if self.is_mine():
+                    self._lose("the store refused to renew it")
                 return None
         except LeaseBackendError:
             if self.remaining() > 0:

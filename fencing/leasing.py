@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -46,20 +46,24 @@ class Leasing(Generic[L]):
         self._renew = renew
         self._using = using
         self._allow_in_transaction = allow_in_transaction
-        self._entered: list[ExitStack] = []
+        self._entered: list[list[Lease]] = []
         self._entered_async: list[AsyncExitStack] = []
 
     def __enter__(self) -> L:
         names, give_up = self._names(), self._give_up()
-        with ExitStack() as stack:
-            taken = {name: self._take(name, give_up, stack) for name in sorted(set(names))}
-            self._entered.append(stack.pop_all())
+        granted: list[Lease] = []
+        try:
+            taken = {name: self._take(name, give_up, granted) for name in sorted(set(names))}
+        except BaseException:
+            _leave_all(granted)
+            raise
+        self._entered.append(granted)
         return self._yielded(names, taken)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.pop().close()
+        _leave_all(self._entered.pop())
 
     async def __aenter__(self) -> L:
         names, give_up = self._names(), self._give_up()
@@ -124,12 +128,12 @@ class Leasing(Generic[L]):
             allow_in_transaction=self._allow_in_transaction,
         )
 
-    def _take(self, name: str, give_up: float | None, stack: ExitStack) -> Lease:
-        """The lease of ``name``: the one that this context holds already, or a new grant that ``stack`` ends."""
+    def _take(self, name: str, give_up: float | None, granted: list[Lease]) -> Lease:
+        """The lease of ``name``: the one that this context holds already, or a new grant, put among those ``granted``."""
         if (held := find_lease(name, self._using)) is not None:
             return held
         held = self._acquire(name, give_up)
-        stack.callback(_leave, held)
+        granted.append(held)
         return self._hold(held)
 
     async def _take_async(self, name: str, give_up: float | None, stack: AsyncExitStack) -> Lease:
@@ -168,6 +172,16 @@ class Leasing(Generic[L]):
         return held
 
 
+def _leave_all(granted: list[Lease]) -> None:
+    """End grants, the last one first: each of them, although the end of another one is interrupted."""
+    while granted:
+        try:
+            _leave(granted.pop())
+        except BaseException:
+            _leave_all(granted)
+            raise
+
+
 def _leave(lease: Lease) -> None:
     """End a grant: out of the context first, so that nothing is written under a lease that is being released."""
     let_go(lease)
@@ -187,6 +201,8 @@ def _end(lease: Lease) -> None:
 
 def name_of(resource: Any, using: str) -> str:
     """The name of a resource given as a string or as an instance of a fenced model."""
+    if isinstance(resource, str):
+        return check_resource(resource)
     name = getattr(resource, "fence_name", None)
     if name is None or isinstance(resource, type):
         return check_resource(resource)
@@ -253,7 +269,9 @@ def lease(
         LeaseInsideTransactionError: a transaction is open: the lease would end before its commit.
         LeaseBackendError: the store did not answer. It may have granted a lease that then ends by itself.
     """
-    if isinstance(resource, str) or not isinstance(resource, Iterable):
+    if isinstance(resource, str):
+        check_resource(resource)
+    elif not isinstance(resource, Iterable):
         _check_shape(resource)
     config = conf.backend_config(using)
     return Leasing(

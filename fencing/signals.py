@@ -21,6 +21,8 @@ write_rejected = Signal()
 
 def announce(signal: Signal, sender: Any, **named: Any) -> None:
     """Send ``signal`` to every receiver and log those that raised, never raising itself."""
+    if not signal.receivers:
+        return
     for receiver, answer in signal.send_robust(sender=sender, **named):
         if isinstance(answer, Exception):
             logger.error("A receiver of a fencing signal raised: %r", receiver, exc_info=answer)

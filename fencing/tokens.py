@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar, overload
 
 from fencing.backends.base import Granted, Held, HolderInfo, LeaseBackend, Lost, NeedsRange, Place
@@ -71,17 +70,13 @@ def ask(
         LeaseBackendError: the store or the database did not answer as it should.
         TokensExhaustedError: no number is left.
     """
-
-    def at(place: Place) -> Granted | Held:
-        return with_range(backend, place, partial(request, place))
-
-    return _at_its_place(backend, resource, at)
+    return _at_its_place(backend, resource, lambda place: with_range(backend, place, request))
 
 
 def advance(backend: LeaseBackend, place: Place, holder: str) -> Granted | Lost:
     """The next number for a live lease, or lost. Raises as ``acquire`` does."""
     try:
-        return with_range(backend, place, partial(backend.advance, place, holder))
+        return with_range(backend, place, lambda place: backend.advance(place, holder))
     except MovedError:
         # The lease is under keys where nobody looks any more.
         return Lost()
@@ -110,11 +105,7 @@ def draw_from_store(backend: LeaseBackend, resource: str) -> tuple[Place, int]:
         LeaseBackendError: the store or the database did not answer as it should.
         TokensExhaustedError: no number is left.
     """
-
-    def at(place: Place) -> Granted:
-        return with_range(backend, place, partial(backend.draw, place))
-
-    place, granted = _at_its_place(backend, resource, at)
+    place, granted = _at_its_place(backend, resource, lambda place: with_range(backend, place, backend.draw))
     return place, granted.token
 
 
@@ -131,7 +122,7 @@ def open_reign(backend: LeaseBackend, place: Place) -> int:
         TokensExhaustedError: no number is left.
     """
     backend.close_reign(place)
-    return with_range(backend, place, partial(backend.draw, place)).token
+    return with_range(backend, place, backend.draw).token
 
 
 def raise_above(backend: LeaseBackend, place: Place, seen: int) -> None:
@@ -151,17 +142,17 @@ def raise_above(backend: LeaseBackend, place: Place, seen: int) -> None:
 
 
 @overload
-def with_range(backend: LeaseBackend, place: Place, ask: Callable[[], Granted | NeedsRange]) -> Granted: ...
+def with_range(backend: LeaseBackend, place: Place, ask: Callable[[Place], Granted | NeedsRange]) -> Granted: ...
 @overload
 def with_range(  # type: ignore[overload-overlap]  # they overlap only where the store grants
-    backend: LeaseBackend, place: Place, ask: Callable[[], Granted | Held | NeedsRange]
+    backend: LeaseBackend, place: Place, ask: Callable[[Place], Granted | Held | NeedsRange]
 ) -> Granted | Held: ...
 @overload
 def with_range(
-    backend: LeaseBackend, place: Place, ask: Callable[[], Granted | Lost | NeedsRange]
+    backend: LeaseBackend, place: Place, ask: Callable[[Place], Granted | Lost | NeedsRange]
 ) -> Granted | Lost: ...
 def with_range(
-    backend: LeaseBackend, place: Place, ask: Callable[[], Granted | Held | Lost | NeedsRange]
+    backend: LeaseBackend, place: Place, ask: Callable[[Place], Granted | Held | Lost | NeedsRange]
 ) -> Granted | Held | Lost:
     """The store's answer to ``ask``, with a range reserved and installed whenever it needs one.
 
@@ -170,7 +161,7 @@ def with_range(
         TokensExhaustedError: no number is left.
     """
     for _ in range(ROUNDS):
-        answer = ask()
+        answer = ask(place)
         if not isinstance(answer, NeedsRange):
             return answer
         numbers = reserve(backend.config, place, backend.config.block, issued=answer.next - 1, reign=answer)

@@ -853,6 +853,20 @@ MUTANTS = (
         tests=(HEARTBEAT + "test_store_that_hangs_costs_no_lease_of_another_store",),
     ),
     Mutant(
+        name="an interrupted end of one lease ends the others",
+        file="fencing/leasing.py",
+        old="            _leave(granted.pop())\n        except BaseException:\n            _leave_all(granted)\n",
+        new="            _leave(granted.pop())\n        except BaseException:\n",
+        tests=("tests/test_leases.py::test_interrupted_end_of_one_lease_ends_the_others_all_the_same",),
+    ),
+    Mutant(
+        name="a renewal that comes after the release is no loss",
+        file="fencing/leases.py",
+        old="                if self.is_mine():\n                    self._lose(",
+        new="                if True:\n                    self._lose(",
+        tests=("tests/test_leases.py::test_renewal_that_is_refused_because_the_lease_was_just_released_is_no_loss",),
+    ),
+    Mutant(
         name="what was removed from a schedule is forgotten",
         file="fencing/heartbeat.py",
         old="        if len(self._queue) > 2 * len(self._entries) + SLACK:\n",
@@ -1593,8 +1607,10 @@ def chosen() -> Sequence[Mutant]:
     """The mutants that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--share", default="1/1", metavar="N/M", help="only every M-th mutant, from the N-th on")
-    first, step = map(int, parser.parse_args().share.split("/"))
-    return MUTANTS[first - 1 :: step]
+    parser.add_argument("--named", default="", metavar="TEXT", help="only mutants whose name has this in it")
+    given = parser.parse_args()
+    first, step = map(int, given.share.split("/"))
+    return [mutant for mutant in MUTANTS[first - 1 :: step] if given.named in mutant.name]
 
 
 def database_url() -> str:

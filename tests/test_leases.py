@@ -183,6 +183,24 @@ def test_interruption_after_the_store_answered_leaves_nothing(
     assert holder_of("stock:42") is None and held_leases() == ()
 
 
+def test_interrupted_end_of_one_lease_ends_the_others_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C07: the soft time limit strikes within the exit."""
+    with lease("stock:42"):
+        pass
+    backend = get_backend()
+    release = backend.release
+
+    def interrupted(place: Any, *args: Any) -> Any:
+        release(place, *args)
+        if place.resource == "stock:b":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(backend, "release", interrupted)
+    with pytest.raises(KeyboardInterrupt), lease(["stock:a", "stock:b", "stock:c"]):
+        pass
+    assert [holder_of(f"stock:{name}") for name in "abc"] == [None] * 3 and held_leases() == ()
+
+
 def test_receiver_that_raises_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def broken(**_named: Any) -> None:
         raise ValueError("a receiver's own fault")
@@ -286,6 +304,21 @@ def test_heartbeat_says_that_the_store_refused_where_a_lease_was_taken_away_in_t
         take_away(held)
         assert held._beat() is None
     assert lost == [(held, "the store refused to renew it")]
+
+
+def test_renewal_that_is_refused_because_the_lease_was_just_released_is_no_loss(
+    monkeypatch: pytest.MonkeyPatch, lost: list[Any]
+) -> None:
+    with lease("stock:42", ttl=30, renew=False) as held:
+        renew = held._backend.renew
+
+        def overtaken(*args: Any) -> bool:
+            held.release()
+            return renew(*args)
+
+        monkeypatch.setattr(held._backend, "renew", overtaken)
+        assert held._beat() is None
+    assert lost == []
 
 
 def test_exit_after_the_loss_does_not_raise(lost: list[Any], caplog: pytest.LogCaptureFixture) -> None:
