@@ -67,6 +67,7 @@ TRANSACTIONS = "tests/test_transactions.py::"
 LEASES = "tests/test_leases.py::"
 PRUNING = "tests/test_pruning.py::"
 HISTORY = "tests/test_history.py::"
+RECORD = "tests/writes/test_record.py::test_history_keeps_what_the_setting_says"
 REIGNS = "tests/backends/test_reigns.py"
 WAITING = "tests/test_waiting.py::"
 QUEUES = "tests/backends/test_waiting.py::"
@@ -533,6 +534,34 @@ MUTANTS = (
         old="if not isinstance(value, bound_alike()):",
         new="if False:",
         tests=("tests/writes/test_prepared.py::test_values_that_can_be_bound",),
+    ),
+    Mutant(
+        name="RECORD decides on lines of accepted writes (one statement)",
+        file="fencing/rowstatement.py",
+        old="write.fence.label if history.wanted(history.ACCEPTED) else None",
+        new="write.fence.label",
+        tests=(RECORD + "[default-refused]",),
+    ),
+    Mutant(
+        name="RECORD decides on lines of accepted writes (many rows in one statement)",
+        file="fencing/manyrows.py",
+        old="recorded=history.wanted(history.ACCEPTED),",
+        new="recorded=True,",
+        tests=(RECORD + "[default-none]",),
+    ),
+    Mutant(
+        name="RECORD decides on lines of steps",
+        file="fencing/history.py",
+        old="for attempt in attempts if wanted(attempt.outcome)]",
+        new="for attempt in attempts]",
+        tests=(RECORD + "[lite-refused]", RECORD + "[maria-refused]"),
+    ),
+    Mutant(
+        name="RECORD says refused, and means everything that is not accepted",
+        file="fencing/history.py",
+        old="outcome != ACCEPTED)",
+        new='outcome == "stale")',
+        tests=(RECORD + "[lite-refused]",),
     ),
     Mutant(
         name="the < of the row fence (many rows in one statement)",
@@ -1330,6 +1359,27 @@ MUTANTS = (
         old="if is_busy(error):",
         new="if False:",
         tests=("tests/writes/test_interleavings.py::test_refusal_while_a_reader_keeps_sqlite_busy",),
+    ),
+    Mutant(
+        name="a write on SQLite waits for its turn before it reads",
+        file="fencing/resources.py",
+        old="    if not connection.features.has_select_for_update:\n        with",
+        new="    if False:\n        with",
+        tests=("tests/writes/test_interleavings.py::test_processes_on_one_file_of_sqlite",),
+    ),
+    Mutant(
+        name="reads under a lease come from where the writes go",
+        file="fencing/querysets.py",
+        old="        return str(router.db_for_write(self.model, **self._hints))",
+        new="        return str(super().db)",
+        tests=("tests/test_replica.py::test_reads_under_a_lease_come_from_the_primary",),
+    ),
+    Mutant(
+        name="what a replica showed is compared with the primary's row",
+        file="fencing/expressions.py",
+        old="return not chosen or not all(refers_to_column(value) for value in chosen)",
+        new="return False",
+        tests=("tests/test_replica.py::test_i3_save_of_what_a_replica_showed_is_refused",),
     ),
     Mutant(
         name="a begin does not wait once it has a snapshot",

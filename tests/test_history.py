@@ -1,4 +1,4 @@
-"""History: grants collected from the store exactly once, refusals that survive, and the RECORD setting."""
+"""History: grants collected from the store exactly once, and refusals that survive."""
 
 from __future__ import annotations
 
@@ -185,20 +185,6 @@ def test_live_process_collects_in_the_background() -> None:
         wait_until(TokenGrant.objects.filter(ended="released").exists, "the background collects")
         child.communicate(timeout=BOUND)
     assert child.returncode == 0
-
-
-@pytest.mark.parametrize(("record", "kept"), [("all", ["accepted", "stale"]), ("refused", ["stale"]), ("none", [])])
-def test_record_setting(settings: Any, record: str, kept: list[str]) -> None:
-    settings.FENCING = {**settings.FENCING, "RECORD": record}
-    Stock.objects.create(sku="42")
-    late = Stock.objects.get()
-    sleeper = acquire("stock:42", ttl=30, give_up=0, using="default", allow_in_transaction=False)
-    sleeper._backend.revoke(sleeper._place, sleeper.token)
-    with lease("stock:42"):
-        Stock.objects.get().save()
-    with pytest.raises(StaleWriteError):
-        late.save(lease=sleeper)
-    assert list(FencedWrite.objects.order_by("id").values_list("outcome", flat=True)) == kept
 
 
 def test_refusal_that_cannot_be_recorded_is_still_a_refusal(

@@ -202,26 +202,44 @@ def play(chosen: list[Run], alias: str, level: str, errors: set[str], folder: Pa
 @POSTGRES
 def test_processes_on_one_row(process_environment: dict[str, str]) -> None:
     """Live holders and overtaken ones at once: every accepted change is there, each above the one before."""
-    processes, rounds = 4, 36
-    row = Crate.objects.create(warehouse=Warehouse.objects.create(name="north"), code="a")
-    program = [sys.executable, "-m", "tests.writes.racers", str(row.pk), str(processes), str(rounds)]
-    done = subprocess.run(program, env=process_environment, capture_output=True, text=True, timeout=60, check=True)
+    ends = race("default", process_environment, processes=4, rounds=36)
+    assert ends["late StaleWriteError"] > 0
+    assert not ends["live StaleWriteError"]
+
+
+@LITE
+def test_processes_on_one_file_of_sqlite(process_environment: dict[str, str], tmp_path: Path) -> None:
+    """C22: "database is locked" is the database's own error, is no refusal, and loses no line of the history."""
+    file = tmp_path / "lite.sqlite3"
+    with sqlite_file(file):
+        ends = race("lite", {**process_environment, "RACERS_FILE": str(file)}, processes=2, rounds=200)
+    assert ends["late StaleWriteError"] > 0
+    assert not ends["live StaleWriteError"]
+    # SQLite refuses at once who has read in the same transaction; a write by itself waits for its turn.
+    locked = {end for end in ends if "OperationalError" in end}
+    assert locked and locked <= {f"OperationalError SQLITE_BUSY {where}" for where in ("atomic", "fenced")}
+
+
+def race(alias: str, environment: dict[str, str], *, processes: int, rounds: int) -> Counter[str]:
+    """Let processes write one row, and compare how their attempts ended with the row and its history."""
+    row = Crate(warehouse=Warehouse.objects.using(alias).create(name="north"), code="a")
+    row.save(using=alias)
+    program = [sys.executable, "-m", "tests.writes.racers", alias, *map(str, (row.pk, processes, rounds))]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=120, check=True)
     ends: Counter[str] = Counter()
     for line in done.stdout.splitlines():
         ends.update(json.loads(line))
     assert ends.total() == processes * rounds
-    accepted = list(
-        FencedWrite.objects.filter(outcome="accepted", action="update").order_by("id").values_list("token", "seen")
-    )
-    assert len(accepted) == ends["live accepted"] + ends["late accepted"] == Crate.objects.get().weight
+    written = FencedWrite.objects.using(alias).order_by("id")
+    accepted = list(written.filter(outcome="accepted", action="update").values_list("token", "seen"))
+    assert len(accepted) == ends["live accepted"] + ends["late accepted"] == Crate.objects.using(alias).get().weight
     # Nobody has written from what was read before another's write: each has seen what the one before it left.
     assert [seen for _token, seen in accepted] == [0, *(token for token, _seen in accepted[:-1])]
     assert [token for token, _seen in accepted] == sorted({token for token, _seen in accepted})
-    refused = Counter(FencedWrite.objects.exclude(outcome="accepted").values_list("outcome", flat=True))
+    refused = Counter(written.exclude(outcome="accepted").values_list("outcome", flat=True))
     assert refused == {
         outcome: count
         for error, outcome in OUTCOMES.items()
         if (count := ends[f"late {error.__name__}"] + ends[f"live {error.__name__}"])
     }
-    assert ends["late StaleWriteError"] > 0
-    assert not ends["live StaleWriteError"]
+    return ends
