@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from time import time
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from celery import Task, current_app, shared_task, states
-from celery.exceptions import Ignore, Retry
+from celery import Task, current_app, shared_task, signals, states
+from celery.exceptions import Ignore, Retry, SoftTimeLimitExceeded
 
 from fencing import conf
 from fencing.backends.base import HolderInfo
@@ -27,12 +28,17 @@ from fencing.leases import Lease
 from fencing.leasing import lease
 from fencing.scope import find_lease
 from fencing.taskpolicy import Name, TaskCall, TaskPolicy, make_policy, pause
+from fencing.taskreport import LISTENED, TaskReport
 from fencing.taskrun import Busy, open_body, own_context, run_atomic, run_plain
 
 R = TypeVar("R")
 
+logger = logging.getLogger("fencing")
+
 # The write did not land and is still due: the body again, with what is in the database now.
 REPEATABLE = (StaleWriteError, StaleReadError, LeaseLostError)
+# What a body is not run again for, or not any more.
+FINAL = (WriteRejectedError, LeaseLostError, PartialEffectError)
 
 
 class FencedTask(Task[Any, Any]):
@@ -102,6 +108,7 @@ class _Run:
         self.request = task.request
         self.task_id = "" if self.request.called_directly else self.request.id or ""
         self.in_worker = not (self.request.called_directly or self.request.is_eager)
+        self.report = TaskReport(self.request, call.resource)
         self.busy = Busy.taken_from(self.request.headers)
 
     def result(self) -> Any:
@@ -112,10 +119,13 @@ class _Run:
             while True:
                 try:
                     return self._attempt()
-                except REPEATABLE:
-                    if joins or self.busy.stale >= self.policy.max_stale_retries:
+                except FINAL as error:
+                    most = 0 if joins else self.policy.max_stale_retries
+                    if not isinstance(error, REPEATABLE) or self.busy.stale >= most:
+                        self.report.failed(error)
                         raise
                     self.busy.stale += 1
+                    self.report.repeated(error, f"the body runs again, {self.busy.stale} of {most}")
 
     def _attempt(self) -> Any:
         with ExitStack() as stack:
@@ -137,7 +147,22 @@ class _Run:
             )
         except LeaseHeldError as error:
             self._answer_held(error)
+        self.report.granted(held)
+        if self.report.listened:
+            self._send_event()
         return held
+
+    def _send_event(self) -> None:
+        """Tell monitors of the grant; the standard events are the main process's, which knows nothing of it."""
+        grant = self.report.grant
+        # Flower shows no fields but Celery's own; until there is a result, that field is free.
+        shown = f"lease of {grant['resource']}, token {grant['token']}"
+        try:
+            self.task.send_event("task-granted", retry=False, result=shown, **grant)
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception:  # each transport has errors of its own
+            logger.warning("The event of a grant could not be sent", exc_info=True)
 
     def _run_body(self, held: Lease) -> Any:
         if self.policy.atomic:
@@ -153,16 +178,21 @@ class _Run:
     def _answer_held(self, error: LeaseHeldError) -> NoReturn:
         if self.in_worker and self.task_id and error.task_id == self.task_id:
             # An earlier delivery of this very task is at work: its outcome is the outcome, so nothing is stored here.
-            self._send_again(pause(self.busy.tries, error.retry_after))
+            delay: Any = pause(self.busy.tries, error.retry_after)
+            self.report.busy(error, f"an earlier delivery of this task, so it looks again in {delay:.1f} s")
+            self._send_again(delay)
             raise Ignore from error
         left = self.busy.since + self.policy.busy_timeout - time()
         if self.in_worker and self.policy.on_busy == "retry" and left > 0:
-            delay: Any = pause(self.busy.tries, error.retry_after, left)
+            delay = pause(self.busy.tries, error.retry_after, left)
+            self.report.busy(error, f"it tries again in {delay:.1f} s")
             raise Retry(exc=error, when=delay, sig=self._send_again(delay)) from error
         if self.policy.on_busy == "skip" and self._may_be_skipped():
             if self.in_worker and not (self.task.ignore_result or self.request.ignore_result):
                 self.task.backend.store_result(self.task_id, None, states.IGNORED, request=self.request)
+            self.report.busy(error, "it is skipped")
             raise Ignore from error
+        self.report.busy(error, "it fails")
         raise error
 
     def _may_be_skipped(self) -> bool:
@@ -259,8 +289,18 @@ def _make_task(function: Callable[..., R], celery_options: dict[str, Any], **pol
     options = dict(celery_options)
     base: Any = options.pop("base", None) or current_app.Task
     members = {"abstract": True, "fencing": make_policy(function, bind=options.get("bind", False), **policy)}
-    # Refusals are expected: Celery logs them in one line.
-    options["throws"] = (*options.get("throws", base.throws), WriteRejectedError)
+    # Refusals are expected: Celery logs them in one line. It takes one class as well as several.
+    expected = options.get("throws", base.throws)
+    options["throws"] = (*([expected] if isinstance(expected, type) else expected), WriteRejectedError)
     make: Any = shared_task(base=type(base.__name__, (FencedTask, base), members), **options)
     task: Task[..., R] = make(function)
     return task
+
+
+@signals.task_received.connect
+def _say_whether_events_are_wanted(*, sender: Any, request: Any, **_named: Any) -> None:
+    """Give a message to its child with word that monitors listen: events are switched on and off in the main process."""
+    events = sender.event_dispatcher
+    wanted = events and events.enabled and (not events.groups or "task" in events.groups)
+    if wanted and isinstance(request.task, FencedTask) and request.task.send_events:
+        request.request_dict[LISTENED] = True

@@ -17,7 +17,7 @@ from fencing import history, signals, tokens
 from fencing.backends.base import Granted, LeaseBackend, Lost, Place
 from fencing.exceptions import InvalidTokenError, LeaseBackendError, LeaseLostError, WriteRejectedError
 from fencing.heartbeat import beats_of
-from fencing.logs import tell_lease
+from fencing.logs import task_fields, tell_lease
 from fencing.transactions import FencedTransaction
 
 logger = logging.getLogger("fencing")
@@ -57,6 +57,7 @@ class Lease:
         self.namespace = backend.config.namespace
         self.database = backend.config.database
         self.allow_in_transaction = allow_in_transaction
+        self.task_fields = task_fields.get()
         self.accepted = 0
         self.refused: dict[object, WriteRejectedError | LeaseLostError] = {}
         self._backend = backend

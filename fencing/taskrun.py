@@ -12,6 +12,7 @@ from typing import Any
 from fencing import conf
 from fencing.backends.base import HolderInfo
 from fencing.leases import Lease
+from fencing.logs import task_fields
 from fencing.scope import held_leases, holder_info
 from fencing.taskpolicy import TaskCall
 from fencing.transactions import FencedTransaction
@@ -52,10 +53,12 @@ def own_context(info: HolderInfo) -> Iterator[None]:
     """Name the holder of the grants made inside; neither that nor a lease outlives the block."""
     before = held_leases()
     named = holder_info.set(info)
+    told = task_fields.set({"task_id": info.task_id, "task_name": info.task_name})
     try:
         yield
     finally:
         holder_info.reset(named)
+        task_fields.reset(told)
         # A soft time limit can strike while a lease is being released; the heartbeat would renew it for ever.
         for left in held_leases():
             if left not in before:

@@ -94,10 +94,10 @@ class Worker:
         """Whether the worker consumes from its queue."""
         return bool(app.control.ping(destination=[self.name], timeout=0.2))
 
-    def log(self) -> str:
-        """The end of what the worker has said."""
+    def log(self, last: int = 6_000) -> str:
+        """The last so many characters of what the worker has said."""
         self._log.seek(0)
-        return self._log.read().decode(errors="replace")[-6000:]
+        return self._log.read().decode(errors="replace")[-last:]
 
     def stop(self) -> None:
         """End the worker, whatever state its processes are in, and remove its queue."""

@@ -79,6 +79,7 @@ HEARTBEAT = "tests/faults/test_heartbeat.py::"
 REDIS = "tests/backends/test_redis.py::"
 DATABASE = "tests/backends/test_database.py::"
 COMMANDS = "tests/test_commands.py::"
+OPERATOR = "tests/celery/test_operator.py::"
 
 MUTANTS = (
     Mutant(
@@ -1541,6 +1542,42 @@ MUTANTS = (
         old="not in SERIALIZATION_FAILURES or not tries_left",
         new="not in ()",
         tests=(HISTORY + "test_collectors_that_block_each_other_begin_again",),
+    ),
+    Mutant(
+        name="a child is told only of monitors that listen to tasks",
+        file="fencing/celery.py",
+        old="""and (not events.groups or "task" in events.groups)""",
+        new="",
+        tests=(OPERATOR + "test_child_is_told_whether_somebody_listens",),
+    ),
+    Mutant(
+        name="an event that cannot be sent fails no task",
+        file="fencing/celery.py",
+        old="""        except Exception:  # each transport has errors of its own""",
+        new="""        except ZeroDivisionError:""",
+        tests=(OPERATOR + "test_event_that_cannot_be_sent_fails_no_task",),
+    ),
+    Mutant(
+        name="the sender's own headers are not changed",
+        file="fencing/taskreport.py",
+        old="""dict(request.headers or ())""",
+        new="""request.headers if request.headers is not None else {}""",
+        tests=(OPERATOR + "test_request_shows_resource_and_grant_to_body_and_signals",),
+    ),
+    Mutant(
+        name="refusals are expected beside what the task expects, in whichever form",
+        file="fencing/celery.py",
+        old="""(*([expected] if isinstance(expected, type) else expected), WriteRejectedError)""",
+        new="""expected or WriteRejectedError""",
+        tests=(OPERATOR + "test_what_is_expected_is_one_line_of_the_log",),
+    ),
+    Mutant(
+        name="a task that ends refused says so in the log",
+        file="fencing/celery.py",
+        old="""                        self.report.failed(error)
+""",
+        new="",
+        tests=(OPERATOR + "test_lines_of_a_task_name_it",),
     ),
 )
 

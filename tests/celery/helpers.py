@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import connection
+from django.db import connection, connections
 
 from fencing import current_lease, lease
 from fencing.backends import get_backend
@@ -98,3 +100,16 @@ def report(sku: str, event: str, **facts: Any) -> None:
 def reaches(result: Any, state: str, seconds: float = 15) -> bool:
     """Wait until a task is in this state."""
     return wait_for(lambda: bool(result.state == state), seconds=seconds)
+
+
+def in_other_context(function: Callable[[], Any]) -> Any:
+    """Call it in a thread, which holds nothing of ours, and return or raise what it did."""
+
+    def call() -> Any:
+        try:
+            return function()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result(timeout=30)

@@ -8,12 +8,12 @@ from typing import Any
 from celery import Task, shared_task
 from celery.exceptions import Ignore, Reject
 
-from fencing import StaleWriteError
+from fencing import StaleWriteError, current_lease
 from fencing.celery import FencedTask, fenced_task, leased_task
 from fencing.scope import held_leases, holder_info
 from inventory_demo.gate import Gate
 from inventory_demo.models import Stock
-from tests.celery.helpers import overtake, report
+from tests.celery.helpers import overtake, report, revoke
 
 PATIENCE = 20.0
 TTL = 2
@@ -130,6 +130,41 @@ def leased(sku: str) -> int:
     """Only a lease."""
     report(sku, "began")
     return change(sku, -1)
+
+
+@fenced_task(resource="stock:{sku}", ttl=TTL, max_stale_retries=1)
+def losing(sku: str) -> None:
+    """Lose the lease in each run, and notice."""
+    held = current_lease()
+    assert held is not None
+    revoke(sku)
+    held.renew()
+
+
+class Strict(Task):  # type: ignore[type-arg]
+    """A base of the project that expects something, in a list."""
+
+    abstract = True
+    throws = [LookupError]  # type: ignore[assignment]
+
+
+def refuse_or_miss(sku: str, how: str) -> None:
+    """End in a refusal, or in what the task itself expects."""
+    if how == "miss":
+        raise KeyError(sku)
+    raise StaleWriteError(f"stock:{sku}", 5, 7)
+
+
+def expecting(name: str, **options: Any) -> Task[..., None]:
+    """`refuse_or_miss` as a task that has `throws` in some form."""
+    make = fenced_task(resource="stock:{sku}", ttl=TTL, max_stale_retries=0, name=f"tests.expecting_{name}", **options)
+    return make(refuse_or_miss)
+
+
+expecting_a_tuple = expecting("a_tuple", throws=(KeyError, ValueError))
+expecting_a_list = expecting("a_list", throws=[KeyError])
+expecting_one = expecting("one", throws=KeyError)
+expecting_by_base = expecting("by_base", base=Strict)
 
 
 def times_run(sku: str) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -39,7 +39,7 @@ from inventory_demo.models import StockDelta
 from inventory_demo.server_support import wait_for
 from inventory_demo.tasks import OversoldError, apply_delta
 from tests.celery import tasks
-from tests.celery.helpers import Article, revoke
+from tests.celery.helpers import Article, in_other_context, revoke
 
 # --- options
 
@@ -158,7 +158,7 @@ def test_direct_call_of_a_busy_task_raises(article: Article) -> None:
     with lease(article.resource, ttl=30):
         for task in (tasks.impatient, tasks.failing, tasks.skipping):
             with pytest.raises(LeaseHeldError):
-                in_other_context(lambda task=task: task(article.sku))
+                in_other_context(functools.partial(task, article.sku))
 
 
 def test_eager_call_names_task_and_id_as_holder(article: Article) -> None:
@@ -322,19 +322,6 @@ def test_oversell_is_its_own_error_and_changes_nothing(article: Article) -> None
         apply_delta(article.sku, -11, "sale")
     assert article.quantity == 10
     assert not StockDelta.objects.filter(sku=article.sku).exists()
-
-
-def in_other_context(function: Any) -> Any:
-    """Call it in a thread, which holds nothing of ours, and return or raise what it did."""
-
-    def call() -> Any:
-        try:
-            return function()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result(timeout=30)
 
 
 def fencing_with(**changes: Any) -> dict[str, Any]:
