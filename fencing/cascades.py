@@ -9,8 +9,8 @@ from typing import Any
 from django.db import connections
 from django.db.models.deletion import Collector
 
-from fencing.bulkwrites import fenced_steps
 from fencing.deletes import carry_out, fenced_rows
+from fencing.lockedrows import fenced_steps
 
 Deleted = tuple[int, dict[str, int]]
 

@@ -18,7 +18,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, QuerySet
 from django.db.models.deletion import Collector
 
-from fencing.bulkwrites import (
+from fencing.exceptions import RowMissingError
+from fencing.leases import Lease
+from fencing.lifting import lifted, naming_token
+from fencing.lockedrows import (
     LockedRow,
     RefusalError,
     admit,
@@ -29,9 +32,6 @@ from fencing.bulkwrites import (
     lock_rows,
     record_rows,
 )
-from fencing.exceptions import RowMissingError
-from fencing.leases import Lease
-from fencing.lifting import lifted, naming_token
 from fencing.naming import ModelFence, fence_of
 from fencing.resources import bound_idling
 from fencing.statements import attempt

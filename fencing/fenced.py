@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
-from django.db import DEFAULT_DB_ALIAS, connections, models, router, transaction
+from django.db import connections, router, transaction
 from django.utils.translation import gettext_lazy as _
 
-from fencing import bulkwrites, deletes, history, writes
+from fencing import deletes, history, lockedrows, writes
 from fencing.conf import DEFAULT_ALIAS
-from fencing.exceptions import LeaseRequiredError, ResourceMismatchError, RowMissingError, WriteRejectedError
+from fencing.exceptions import LeaseRequiredError, ResourceMismatchError
 from fencing.expressions import Values, compares
 from fencing.fields import TokenField
 from fencing.guards import FenceGuard
@@ -21,13 +21,14 @@ from fencing.leases import Lease
 from fencing.lifting import lifted
 from fencing.naming import ModelFence, fence_of, name_of_new, owns_token
 from fencing.querysets import FencedManager, FencedQuerySet
+from fencing.readrow import ReadRow, key_in
 from fencing.scope import find_lease, held_leases, holding, require_lease
 from fencing.statements import RowWrite, attempt, plain
 from fencing.tokens import check_token
 from fencing.writes import keeps_transaction
 
 
-class FencedModel(models.Model):
+class FencedModel(ReadRow):
     """A model whose rows the database fences: inherit it, run ``makemigrations``, and write under a lease.
 
     Attributes:
@@ -45,10 +46,6 @@ class FencedModel(models.Model):
     last_token = TokenField(_("last token"), default=0, db_default=0, editable=False)
 
     objects = FencedManager()
-
-    # What the row was when it was read: its token, and the values that its key and its resource's name are made of.
-    _fence_pin: int | None = None
-    _fence_loaded: dict[str, Any] | None = None
 
     class Meta:
         abstract = True
@@ -113,7 +110,7 @@ class FencedModel(models.Model):
             return super().delete(using, keep_parents)
         fence = fence_of(type(self))
         connection = connections[using or router.db_for_write(type(self), instance=self)]
-        with self._fence_under(lease), bulkwrites.fenced_steps(connection):
+        with self._fence_under(lease), lockedrows.fenced_steps(connection):
             if lifted(connection) is None:
                 held = require_lease(self.fence_name(), fence.using, f"deleting {fence.label} {self.pk}")
                 deletes.ensure_there(connection, fence, held, self.pk)
@@ -134,40 +131,6 @@ class FencedModel(models.Model):
         return await sync_to_async(self.delete)(using, keep_parents, lease=lease)
 
     adelete.alters_data = True  # type: ignore[attr-defined]
-
-    @classmethod
-    def from_db(cls, db: str | None, field_names: Collection[str], values: Collection[Any], **options: Any) -> Self:
-        """Django's, remembering what was read; Django 6.1 passes a ``fetch_mode``."""
-        instance = super().from_db(db, field_names, values, **options)
-        instance._fence_remember()
-        return instance
-
-    def refresh_from_db(
-        self,
-        using: str | None = None,
-        fields: Iterable[str] | None = None,
-        from_queryset: models.QuerySet[Self] | None = None,
-    ) -> None:
-        """Django's; a partial refresh of a row that has moved leaves an instance that may write expressions only."""
-        if from_queryset is None:
-            # Not through a manager: the model's own may hide the row.
-            from_queryset = FencedQuerySet(type(self), using=using, hints={"instance": self})
-        if fields is None:
-            super().refresh_from_db(using, None, from_queryset)
-            self._fence_remember()
-        elif fields := list(fields):
-            super().refresh_from_db(using, [*dict.fromkeys((*fields, "last_token"))], from_queryset)
-            if self.last_token != self._fence_pin:
-                self._fence_pin = None
-
-    def fence_name(self) -> str:
-        """The name of the row's resource: of the values that were loaded, or of the present ones while it is new.
-
-        Raises:
-            TypeError, ValueError: a value that the name needs is missing, empty or of another kind.
-        """
-        fence = fence_of(type(self))
-        return fence.name(self._fence_named_by(fence))
 
     def _do_update(  # type: ignore[override]  # the two versions of Django differ
         self, base_qs: Any, using: str, pk_val: Any, values: Any, update_fields: Any, forced_update: bool, *more: Any
@@ -220,9 +183,9 @@ class FencedModel(models.Model):
         else:
             token, lease = number or 0, None if number is not None else self._fence_lease_to_create(fence)
         before = self.last_token
-        with bulkwrites.fenced_steps(connection) if lease else nullcontext():
+        with lockedrows.fenced_steps(connection) if lease else nullcontext():
             try:
-                self.last_token = bulkwrites.admit_insert(connection, fence, lease, [self.pk]) if lease else token
+                self.last_token = lockedrows.admit_insert(connection, fence, lease, [self.pk]) if lease else token
                 rows = insert()
             except BaseException:
                 self.last_token = before
@@ -276,71 +239,6 @@ class FencedModel(models.Model):
             raise ResourceMismatchError(self.fence_name(), fence.name(row), f"{fence.label} {write.pk} was not read")
         return row is not None
 
-    def _fence_is_unread(self, fence: ModelFence) -> bool:
-        """Whether this instance is not the row that it came from, so that nothing is known of the row it names."""
-        if self._state.adding or self._fence_loaded is None:
-            return True
-        loaded, present = self._fence_loaded, self.__dict__
-        if all(one in loaded and one in present and loaded[one] == present[one] for one in fence.keys):
-            return False
-        present = fence.present(self, fence.keys)
-        return any(loaded.get(one) != present.get(one) for one in fence.keys)
-
-    def _fence_now(self, fence: ModelFence) -> dict[str, Any]:
-        return dict.fromkeys(fence.attributes) | fence.present(self, fence.attributes)
-
-    def _fence_named_by(self, fence: ModelFence) -> Mapping[str, Any]:
-        """The values that the name of the row's resource is made of."""
-        return self._fence_now(fence) if self._fence_is_unread(fence) else self._fence_then(fence)
-
-    def _fence_name_on_record(self, fence: ModelFence) -> str:
-        return fence.name_on_record(self._fence_named_by(fence))
-
-    def _fence_then(self, fence: ModelFence) -> dict[str, Any]:
-        """The values of the name as they were read; those that were not read are read now."""
-        loaded = self._fence_loaded or {}
-        if missing := [one for one in fence.attributes if one not in loaded]:
-            rows = plain(fence.owner, self._state.db or DEFAULT_DB_ALIAS).filter(pk=key_in(fence, loaded))
-            loaded.update(rows.values(*missing).first() or {})
-            if not loaded.keys() >= {*missing} and lifted(connections[rows.db]) is None:
-                raise self._fence_gone(fence, rows.db, key_in(fence, loaded))
-        return {attribute: loaded.get(attribute) for attribute in fence.attributes}
-
-    def _fence_gone(self, fence: ModelFence, using: str, pk: Any) -> WriteRejectedError:
-        """The refusal of a row that is gone before its name was read; under which lease is as good as any."""
-        held = [lease for lease in held_leases() if lease.using == fence.using]
-        if not held:
-            return RowMissingError("", 0, None, f"{fence.label} {pk}")
-        tried = attempt(held[-1], fence, pk, held[-1].newest_token, action="update", seen=None)
-        return writes.refused(RowMissingError, held[-1], connections[using], tried)
-
-    def _fence_remember(self) -> None:
-        """Take the loaded values for what the row is."""
-        fence = fence_of(type(self))
-        self._fence_pin = self.__dict__.get("last_token")
-        loaded = self.__dict__
-        self._fence_loaded = {one: loaded[one] for one in (*fence.attributes, *fence.keys) if one in loaded}
-
-    def _fence_accept(self, token: int, *, moved: bool = True) -> None:
-        """Follow a write that the database accepted; ``moved``: the row's other values are still the ones read."""
-        fence = fence_of(type(self))
-        self.last_token = token
-        if moved:
-            self._fence_pin = token
-        if self._fence_loaded is None or self._fence_is_unread(fence):
-            self._fence_loaded = fence.present(self, (*fence.attributes, *fence.keys))
-
-    def _fence_forget_row(self) -> None:
-        """The row that this instance became may be another's, with values that nobody read here."""
-        self._fence_pin = self._fence_loaded = None
-
-    def _fence_forget_expressions(self, names: Iterable[str]) -> None:
-        """Django leaves a written expression on the instance, where the next save would apply it again."""
-        for name in names:
-            attribute = self._meta.get_field(name).attname  # type: ignore[union-attr]
-            if hasattr(self.__dict__.get(attribute), "resolve_expression"):
-                del self.__dict__[attribute]
-
 
 def keep_resource(fence: ModelFence, then: Mapping[str, Any], values: Values) -> None:
     """Refuse a write of ``values`` that would move a row to another resource; ``then`` is what its name was made of."""
@@ -358,12 +256,6 @@ def keep_resource(fence: ModelFence, then: Mapping[str, Any], values: Values) ->
 def imported_token(value: Any) -> int:
     """The number of a row that a file brings along: a token, or 0 for a row that has accepted nothing."""
     return 0 if type(value) is int and value == 0 else check_token(value)
-
-
-def key_in(fence: ModelFence, values: Mapping[str, Any]) -> Any:
-    """The primary key among attribute values, as Django writes it: a tuple if it has several columns."""
-    keys = tuple(values.get(one) for one in fence.keys)
-    return keys if len(keys) > 1 else keys[0]
 
 
 def in_djangos_terms(rows: Any, more: tuple[Any, ...]) -> Any:

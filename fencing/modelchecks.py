@@ -38,7 +38,7 @@ HINTS = {
 NAMING_FIELDS = (models.CharField, models.IntegerField, models.UUIDField)
 
 # What FencedModel says by attributes of these names; a field of the same name would take their place.
-ATTRIBUTES = frozenset(name for name in vars(FencedModel) if name.startswith(("fence_", "_fence_")))
+ATTRIBUTES = frozenset(name for name in dir(FencedModel) if name.startswith(("fence_", "_fence_")))
 
 
 def _message(number: str, text: str, model: Any) -> CheckMessage:

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 from django.db import IntegrityError, connections, models, router
 
-from fencing import bulkwrites, conflicts, deletes, history
-from fencing.bulkwrites import RefusalError, fenced_steps
+from fencing import bulkwrites, conflicts, deletes, history, lockedrows
 from fencing.exceptions import LeaseRequiredError, StaleWriteError
 from fencing.guards import guard_name_of
 from fencing.leases import Lease
@@ -90,7 +89,7 @@ class FencedQuerySet(models.QuerySet[M]):
         tied = self._chain()  # type: ignore[attr-defined]
         # Django's set_<model>_order() makes objects of the keys that it was given: nothing of them was read.
         blind = fields == ("_order",) and all(obj._state.adding for obj in objs)
-        with fenced_steps(connection):
+        with lockedrows.fenced_steps(connection):
             tied._fence_pins = pins = bulkwrites.pins_of(tied, objs, blind=blind)
             count = super(FencedQuerySet, tied).bulk_update(objs, fields, batch_size)
         for obj, pin in zip(objs, [pins[bulkwrites.key_of(obj)] for obj in objs], strict=True):
@@ -108,8 +107,8 @@ class FencedQuerySet(models.QuerySet[M]):
         if self._is_odd_for_delete() or self._nothing_to_write("QuerySet.delete()"):
             return super().delete()
         connection = self._write_connection()
-        with fenced_steps(connection):
-            keys = [row.pk for row in bulkwrites.lock_rows(connection, fence_of(self.model), self._keys())]
+        with lockedrows.fenced_steps(connection):
+            keys = [row.pk for row in lockedrows.lock_rows(connection, fence_of(self.model), self._keys())]
             # Not through a manager: it may hide rows that this queryset has matched.
             matched: FencedQuerySet[M] = FencedQuerySet(self.model, using=connection.alias).filter(pk__in=keys)
             result = deletes.delete_rows(connection, matched, self)
@@ -157,7 +156,7 @@ class FencedQuerySet(models.QuerySet[M]):
         if number is not None:
             return self._bulk_create_unfenced(objs, number, options)
         leases = [self._lease_to_create(obj, needed=update_conflicts) for obj in objs]
-        with fenced_steps(connection):
+        with lockedrows.fenced_steps(connection):
             created = self._bulk_create_fenced(objs, leases, options)
         for obj, lease in zip(created, leases, strict=True):
             if lease is not None:
@@ -175,7 +174,7 @@ class FencedQuerySet(models.QuerySet[M]):
         tokens: dict[Lease, int] = {}
         for held in sorted(keys, key=lambda one: one.resource):
             over = options["update_conflicts"] or options["ignore_conflicts"]
-            tokens[held] = bulkwrites.admit_insert(connection, fence, held, keys[held], over=over)
+            tokens[held] = lockedrows.admit_insert(connection, fence, held, keys[held], over=over)
         before = [obj.last_token for obj in objs]  # type: ignore[attr-defined]
         for obj, lease in zip(objs, leases, strict=True):
             obj.last_token = 0 if lease is None else tokens[lease]  # type: ignore[attr-defined]
@@ -187,7 +186,7 @@ class FencedQuerySet(models.QuerySet[M]):
             if isinstance(error, IntegrityError) and guard_name_of(error) and tokens:
                 held, token = next(iter(tokens.items()))
                 tried = attempt(held, fence, "", token, action="upsert", seen=None)
-                raise RefusalError(
+                raise lockedrows.RefusalError(
                     StaleWriteError, held, tried, f"upsert of {len(objs)} rows of {fence.label}"
                 ) from error
             raise

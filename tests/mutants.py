@@ -245,7 +245,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a row that is gone before its name was read is refused",
-        file="fencing/fenced.py",
+        file="fencing/readrow.py",
         old="raise self._fence_gone(fence, rows.db, key_in(fence, loaded))",
         new="pass",
         tests=(PATHS + "test_row_that_is_gone_before_its_name_was_read",),
@@ -287,7 +287,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the < of the row fence (many rows)",
-        file="fencing/bulkwrites.py",
+        file="fencing/lockedrows.py",
         old="stale = [row for row in rows if row.seen >= token]",
         new="stale: list[LockedRow] = []",
         tests=(MANY + "test_queryset_delete_by_a_superseded_holder", MANY + "test_update_by_a_superseded_holder"),
@@ -301,7 +301,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the comparison with what was read (many rows)",
-        file="fencing/bulkwrites.py",
+        file="fencing/lockedrows.py",
         old="moved = [row for row in rows if pins is not None and pins[row.pk] != row.seen]",
         new="moved: list[LockedRow] = []",
         tests=(MANY + "test_bulk_update_compares_object_by_object",),
@@ -316,7 +316,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the drill sees rows without their < (many rows)",
-        file="fencing/bulkwrites.py",
+        file="fencing/lockedrows.py",
         old="stale = [row for row in rows if row.seen >= token]",
         new="stale: list[LockedRow] = []",
         tests=(DRILL + "test_sleepers_of_many_rows_overtaken_past_the_orm",),
@@ -378,7 +378,7 @@ MUTANTS = (
     ),
     Mutant(
         name="last_token comes from the row's own read",
-        file="fencing/fenced.py",
+        file="fencing/readrow.py",
         old="            if self.last_token != self._fence_pin:\n                self._fence_pin = None\n",
         new="            self._fence_pin = self.last_token\n",
         tests=(SAVE + "test_partial_reads_never_leave_the_token_out",),
@@ -399,14 +399,14 @@ MUTANTS = (
     ),
     Mutant(
         name="the resource's row (many rows)",
-        file="fencing/bulkwrites.py",
+        file="fencing/lockedrows.py",
         old="    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):\n        raise RefusalError(StaleWriteError, lease, tried, f",
         new="    if False:\n        raise RefusalError(StaleWriteError, lease, tried, f",
         tests=(MANY + "test_update_by_a_holder_who_was_superseded_on_another_row",),
     ),
     Mutant(
         name="the resource's row (inserts)",
-        file="fencing/bulkwrites.py",
+        file="fencing/lockedrows.py",
         old="    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):\n        raise RefusalError(StaleWriteError, lease, tell(), passed",
         new="    if False:\n        raise RefusalError(StaleWriteError, lease, tell(), passed",
         tests=(SAVE + "test_superseded_holder_cannot_bring_a_deleted_row_back",),
@@ -1300,7 +1300,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the rows that match are found as they are (MariaDB)",
-        file="fencing/bulkwrites.py",
+        file="fencing/lockedrows.py",
         old='matched = [row["pk"] for row in locked(matched)]',
         new="pass",
         tests=(MARIADB + "test_rows_that_match_only_since_the_snapshot_are_judged_too",),
