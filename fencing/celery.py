@@ -278,7 +278,7 @@ def leased_task(
     def decorate(function: Callable[..., R]) -> Task[..., R]:
         return _make_task(
             function, celery_options, resource=resource, ttl=ttl, operation=None, atomic=False, on_busy=on_busy,
-            busy_wait=busy_wait, busy_timeout=busy_timeout, max_stale_retries=0, using=using,
+            busy_wait=busy_wait, busy_timeout=busy_timeout, max_stale_retries=0, using=using, leased_only=True,
         )  # fmt: skip
 
     return decorate

@@ -16,7 +16,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from fencing import conf, mariadbchecks, modelchecks, storechecks
+from fencing import conf, mariadbchecks, modelchecks, storechecks, taskchecks
 from fencing.backends import get_backend
 from fencing.databases import kind
 from fencing.guards import SUPPORTED_VENDORS
@@ -133,6 +133,18 @@ def _check_mariadb(alias: str) -> Iterator[CheckMessage]:
             yield from mariadbchecks.past_the_guard(alias, model)
     if any(conf.backend_config(one).database == alias for one in _aliases()):
         yield from mariadbchecks.forgets_numbers(alias)
+
+
+@register("fencing")
+def check_tasks(**_kwargs: Any) -> list[CheckMessage]:
+    """Celery tasks that this process has imported: ttl, time limits, redelivery, outcomes."""
+    return list(taskchecks.of_tasks())
+
+
+@register("fencing", deploy=True)
+def check_eager_mode(**_kwargs: Any) -> list[CheckMessage]:
+    """With ``check --deploy``: whether tasks run in a worker."""
+    return list(taskchecks.of_eager_mode())
 
 
 @register("fencing", deploy=True)

@@ -38,6 +38,7 @@ class TaskPolicy:
         busy_timeout: seconds after which a held lease is a failure.
         max_stale_retries: how often the body is run again after a refusal.
         using: alias of the lease backend.
+        leased_only: whether it is a ``leased_task``, for work that may happen twice.
     """
 
     signature: inspect.Signature
@@ -50,6 +51,7 @@ class TaskPolicy:
     busy_timeout: float
     max_stale_retries: int
     using: str
+    leased_only: bool = False
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TaskCall:
         """One call; the same however its arguments are written.
@@ -105,6 +107,7 @@ def make_policy(
     busy_timeout: float | timedelta,
     max_stale_retries: int,
     using: str,
+    leased_only: bool = False,
 ) -> TaskPolicy:
     """Check the options of a task.
 
@@ -134,6 +137,7 @@ def make_policy(
         busy_timeout=conf.patience(busy_timeout, "busy_timeout"),
         max_stale_retries=max_stale_retries,
         using=using,
+        leased_only=leased_only,
     )
 
 

@@ -1579,6 +1579,20 @@ MUTANTS = (
         new="",
         tests=(OPERATOR + "test_lines_of_a_task_name_it",),
     ),
+    Mutant(
+        name="a leased_task is for what may happen twice",
+        file="fencing/taskchecks.py",
+        old=""" and not task.fencing.leased_only:""",
+        new=":",
+        tests=("tests/celery/test_checks.py::test_w033_late_acknowledgement_without_once",),
+    ),
+    Mutant(
+        name="a second message is of no matter to what takes effect once",
+        file="fencing/taskchecks.py",
+        old="""timeout is None or task.fencing.atomic:""",
+        new="""timeout is None:""",
+        tests=("tests/celery/test_checks.py::test_w032_is_of_no_matter_to_what_takes_effect_once",),
+    ),
 )
 
 
