@@ -9,7 +9,7 @@ import math
 import sqlite3
 from typing import Any
 
-from django.db import connections
+from django.db import OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
@@ -32,6 +32,11 @@ def code_of(error: BaseException) -> str:
     if error.args and isinstance(error.args[0], int):
         return str(error.args[0])
     return str(getattr(error.__cause__, "sqlstate", None) or "")
+
+
+def is_cut_off(error: BaseException) -> bool:
+    """Whether PostgreSQL's connection ended without a word: errors of the server have an SQLSTATE, this one has none."""
+    return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", "unknown") is None
 
 
 def is_busy(error: BaseException) -> bool:

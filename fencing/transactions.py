@@ -21,7 +21,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from fencing import history, signals
 from fencing.borders import enter, leave, limits_waits
 from fencing.connections import autocommit, in_user_transaction
-from fencing.databases import LOCK_TIMEOUTS, code_of
+from fencing.databases import LOCK_TIMEOUTS, code_of, is_cut_off
 from fencing.exceptions import (
     AlreadyAppliedError,
     LeaseInsideTransactionError,
@@ -105,7 +105,8 @@ class FencedTransaction:
             except BaseException as refusal:
                 self._close(connection, refusal)
                 raise self._after_rollback(connection, refusal) from refusal.__cause__
-        with self._telling_out_of_time():
+        # Whether a commit that got no answer has happened can be seen later by its operation only.
+        with self._telling_out_of_time(in_doubt=error is None and self.operation is None):
             self._close(connection, error)
             if isinstance(error, DatabaseError):
                 raise error
@@ -230,12 +231,17 @@ class FencedTransaction:
         )
 
     @contextmanager
-    def _telling_out_of_time(self) -> Iterator[None]:
-        """Tell the ends that the database puts to waiting and idling in the words of the lease."""
+    def _telling_out_of_time(self, *, in_doubt: bool = False) -> Iterator[None]:
+        """Tell the ends that the database puts to waiting and idling in the words of the lease.
+
+        Its last word before it closes the connection, that the transaction idled for too long, does not always arrive.
+        Then the lease being over says the same, unless what was sent last is ``in_doubt``.
+        """
         try:
             yield
         except DatabaseError as error:
-            if code_of(error) not in OUT_OF_TIME:
+            was_cut_off = is_cut_off(error) and not self.lease.is_held() and not in_doubt
+            if code_of(error) not in OUT_OF_TIME and not was_cut_off:
                 raise
             reason = f"its time ran out inside the transaction ({error})"
             raise LeaseLostError(self.lease.resource, self.lease.token, reason) from error

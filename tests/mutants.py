@@ -457,6 +457,29 @@ MUTANTS = (
         tests=(TRANSACTIONS + "test_duplicate_gets_the_recorded_result_and_no_effect",),
     ),
     Mutant(
+        name="a connection that closes without a word ends a sleeper's time",
+        file="fencing/transactions.py",
+        old="was_cut_off = is_cut_off(error) and",
+        new="was_cut_off = False and",
+        tests=(
+            TRANSACTIONS + "test_connection_that_ends_without_a_word_when_the_lease_is_over_is_the_end_of_its_time",
+        ),
+    ),
+    Mutant(
+        name="a commit without an answer is in doubt",
+        file="fencing/transactions.py",
+        old=" and not in_doubt\n",
+        new="\n",
+        tests=(TRANSACTIONS + "test_commit_without_an_answer_is_not_taken_for_a_refusal",),
+    ),
+    Mutant(
+        name="a connection that closes under a live lease is no end of its time",
+        file="fencing/transactions.py",
+        old=" and not self.lease.is_held() and",
+        new=" and",
+        tests=(TRANSACTIONS + "test_connection_that_ends_under_a_live_lease_is_the_databases_own_error",),
+    ),
+    Mutant(
         name="swallowed refusals are raised at the end",
         file="fencing/transactions.py",
         old="            if not any(refusal is one for one in self._earlier):\n",

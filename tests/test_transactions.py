@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import socket
 from contextvars import copy_context
 from threading import Event
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from fencing import (
     AlreadyAppliedError,
@@ -373,6 +375,56 @@ def test_sleeper_between_its_end_and_its_commit_is_ended_by_the_database(
     with threads() as start, pytest.raises(LeaseLostError, match="time ran out"), old.atomic():
         StockDelta.objects.create(sku="42", delta=-3, reason="sale", operation="order-7")
     assert not StockDelta.objects.exists()
+
+
+def cut_off() -> None:
+    """End the connection so that no word of the server arrives any more."""
+    with socket.socket(fileno=os.dup(connection.connection.fileno())) as ours:
+        ours.shutdown(socket.SHUT_RDWR)
+
+
+def cut_off_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on every transaction."""
+    close = FencedTransaction._close
+
+    def cut_off_and_close(*args: Any) -> None:
+        cut_off()
+        close(*args)
+
+    monkeypatch.setattr(FencedTransaction, "_close", cut_off_and_close)
+
+
+@pytest.mark.parametrize("when", ["in the body", "before the commit"])
+def test_connection_that_ends_without_a_word_when_the_lease_is_over_is_the_end_of_its_time(
+    stock: Stock, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """PostgreSQL says that the transaction idled for too long, and closes; who slept sometimes sees the latter only."""
+    held = grant(ttl=0.5)
+    if when == "before the commit":
+        cut_off_before_the_commit(monkeypatch)
+    with pytest.raises(LeaseLostError, match="time ran out"), held.atomic(operation="order-7"):
+        StockDelta.objects.create(sku="42", delta=-3, reason="sale", operation="order-7")
+        wait_until(lambda: not held.is_held(), "the lease is over")
+        if when == "in the body":
+            cut_off()
+            StockDelta.objects.count()
+    monkeypatch.undo()
+    assert not StockDelta.objects.exists()
+    assert grant().once("order-7", lambda: "done") == "done"
+
+
+def test_commit_without_an_answer_is_not_taken_for_a_refusal(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have happened, and nothing but an operation's key would tell: whoever repeats it must know."""
+    held = grant(ttl=0.5)
+    cut_off_before_the_commit(monkeypatch)
+    with pytest.raises(OperationalError), held.atomic():
+        wait_until(lambda: not held.is_held(), "the lease is over")
+
+
+def test_connection_that_ends_under_a_live_lease_is_the_databases_own_error(stock: Stock) -> None:
+    with pytest.raises(OperationalError), grant().atomic(operation="order-7"):
+        cut_off()
+        StockDelta.objects.count()
 
 
 def test_row_write_in_an_open_transaction_is_bounded_as_well(stock: Stock) -> None:
