@@ -1,15 +1,17 @@
-"""Where a fenced transaction is entered and left: on PostgreSQL one statement each, elsewhere a few."""
+"""Where a fenced transaction is entered and left: on PostgreSQL one prepared statement each, elsewhere a few."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import conf
 from fencing.connections import in_testcase
-from fencing.once import Operation, Recorded, as_type_error, key_columns, recorded_as, take_key
-from fencing.resources import IDLE_BOUND, LOCK_BOUND, MINE_AS_BEGUN, hold_to_end, milliseconds, row_of
+from fencing.once import Operation, Recorded, as_type_error, recorded_as, row_of_operation, take_key
+from fencing.prepared import SERVER, fetch_one, named
+from fencing.resources import IDLE_BOUND, LOCK_BOUND, MINE_AS_BEGUN, ROW, hold_to_end, milliseconds, row_of
 from fencing.tables import sql_name
 
 if TYPE_CHECKING:
@@ -26,18 +28,24 @@ def enter(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation | 
 
     In a statement after the begin's: that one may have waited for the end that recorded it, and would not see it.
     """
-    params = [milliseconds(lease.remaining())] * 2
-    with connection.cursor() as cursor:
-        if operation is None:
-            cursor.execute(f"SELECT {LOCK_BOUND}", params)
-            return None
-        cursor.execute(
-            f"SELECT {LOCK_BOUND}, digest, CAST(result AS text) FROM (SELECT 1) AS one "
-            f"LEFT JOIN {sql_name('Operation')} ON namespace = %s AND resource = %s AND task = %s AND key = %s",
-            [*params, lease.namespace, lease.resource, operation.task, operation.key],
-        )
-        _bound, digest, result = cursor.fetchone()
-    return None if digest is None else recorded_as(digest, result)
+    params = {"bound": milliseconds(lease.remaining())}
+    if operation is not None:
+        params |= {"namespace": lease.namespace, "resource": lease.resource}
+        params |= {"task": operation.task, "key": operation.key}
+    found = fetch_one(connection, entering(operation is not None), params)
+    return None if found is None or found[1] is None else recorded_as(*found[1:])
+
+
+@cache
+def entering(looks_up: bool) -> str:
+    """The statement that bounds waits; with the digest and the result of an operation, if it looks one up."""
+    bound = named(LOCK_BOUND, ["bound", "bound"])
+    if not looks_up:
+        return f"SELECT {bound}, NULL, NULL, {SERVER}"
+    return (
+        f"SELECT {bound}, digest, CAST(result AS text), {SERVER} FROM (SELECT 1) AS one LEFT JOIN {sql_name('Operation')} "
+        "ON namespace = %(namespace)s AND resource = %(resource)s AND task = %(task)s AND key = %(key)s"
+    )
 
 
 def leave(connection: BaseDatabaseWrapper, lease: Lease, begins: int, operation: Operation | None) -> tuple[bool, bool]:
@@ -52,25 +60,35 @@ def leave(connection: BaseDatabaseWrapper, lease: Lease, begins: int, operation:
 def _leave_at_once(
     connection: BaseDatabaseWrapper, lease: Lease, begins: int, operation: Operation | None
 ) -> tuple[bool, bool]:
-    parts = [f"held AS MATERIALIZED (SELECT 1 FROM {sql_name('FencedResource')} WHERE {MINE_AS_BEGUN} FOR SHARE)"]
-    counts = ["(SELECT count(*) FROM held)", "1"]
-    params = [*row_of(lease), begins]
+    idle = 0.0 if in_testcase(connection) else conf.idle_in_transaction(lease.ttl)
+    big = connection.ops.adapt_integerfield_value
+    params: dict[str, Any] = dict(zip(ROW, row_of(lease), strict=True))
+    params |= {"grant_token": big(lease.token, "BigIntegerField"), "begins": big(begins, "BigIntegerField")}
+    params |= {"idle": milliseconds(idle)}
     if operation is not None:
-        columns, values = key_columns(connection, lease, operation)
-        marks = ", ".join(["%s"] * len(values))
+        params |= row_of_operation(connection, lease, operation)
+    with as_type_error(operation.result if operation else ""):
+        found = fetch_one(connection, leaving(operation is not None, bool(idle)), params)
+    held, taken = found[:2] if found else (0, 0)
+    return bool(held), bool(taken)
+
+
+@cache
+def leaving(takes_key: bool, idle: bool) -> str:
+    """The statement that holds the resource's row; with an INSERT of an operation's row, and a bound on idling."""
+    mine = named(MINE_AS_BEGUN, [*ROW, "begins"])
+    parts = [f"held AS MATERIALIZED (SELECT 1 FROM {sql_name('FencedResource')} WHERE {mine} FOR SHARE)"]
+    counts = ["(SELECT count(*) FROM held)", "1"]
+    if takes_key:
         parts.append(
-            f"taken AS (INSERT INTO {sql_name('Operation')} ({columns}) SELECT {marks} FROM held "
+            f"taken AS (INSERT INTO {sql_name('Operation')} "
+            "(namespace, resource, task, key, digest, token, result, applied_at) SELECT %(namespace)s, %(resource)s, "
+            "%(task)s, %(key)s, %(digest)s, %(token)s, %(result)s::jsonb, %(applied_at)s FROM held "
             "ON CONFLICT DO NOTHING RETURNING 1)"
         )
         counts[1] = "(SELECT count(*) FROM taken)"
-        params += values
-    idle = 0.0 if in_testcase(connection) else conf.idle_in_transaction(lease.ttl)
     if idle:
         # A holder that sleeps between its end and its commit holds the row.
-        parts.append(f"bound AS MATERIALIZED (SELECT {IDLE_BOUND})")
+        parts.append(f"bound AS MATERIALIZED (SELECT {named(IDLE_BOUND, ['idle', 'idle'])})")
         counts.append("(SELECT count(*) FROM bound)")
-        params += [milliseconds(idle)] * 2
-    with connection.cursor() as cursor, as_type_error(operation.result if operation else ""):
-        cursor.execute(f"WITH {', '.join(parts)} SELECT {', '.join(counts)}", params)
-        held, taken = cursor.fetchone()[:2]
-    return bool(held), bool(taken)
+    return f"WITH {', '.join(parts)} SELECT {', '.join(counts)}, {SERVER}"

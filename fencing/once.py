@@ -37,12 +37,18 @@ class Operation:
     result: str = "null"
 
 
-def key_columns(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation) -> tuple[str, list[Any]]:
-    """The columns of an operation's row, and their values."""
-    columns = f"namespace, resource, task, {connection.ops.quote_name('key')}, digest, token, result, applied_at"
-    now = connection.ops.adapt_datetimefield_value(timezone.now())
-    one = operation
-    return columns, [lease.namespace, lease.resource, one.task, one.key, one.digest, lease.token, one.result, now]
+def row_of_operation(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation) -> dict[str, Any]:
+    """The values of an operation's row, by the names of their columns."""
+    return {
+        "namespace": lease.namespace,
+        "resource": lease.resource,
+        "task": operation.task,
+        "key": operation.key,
+        "digest": operation.digest,
+        "token": connection.ops.adapt_integerfield_value(lease.token, "BigIntegerField"),
+        "result": operation.result,
+        "applied_at": connection.ops.adapt_datetimefield_value(timezone.now()),
+    }
 
 
 class Recorded(NamedTuple):
@@ -59,13 +65,16 @@ def take_key(connection: BaseDatabaseWrapper, lease: Lease, operation: Operation
     Raises:
         TypeError: the database's JSON cannot hold the result: PostgreSQL's knows neither NUL nor half a surrogate pair.
     """
-    columns, values = key_columns(connection, lease, operation)
+    row = row_of_operation(connection, lease, operation)
+    columns = ", ".join(map(connection.ops.quote_name, row))
     # MariaDB counts a row that was there already like one that was inserted, so there the error tells.
     unless = "" if connection.vendor == "mysql" else unless_there(connection, "key")
-    marks = ", ".join(["%s"] * len(values))
+    marks = ", ".join(["%s"] * len(row))
     with connection.cursor() as cursor, as_type_error(operation.result):
         try:
-            cursor.execute(f"INSERT INTO {sql_name('Operation')} ({columns}) VALUES ({marks}) {unless}", values)
+            cursor.execute(
+                f"INSERT INTO {sql_name('Operation')} ({columns}) VALUES ({marks}) {unless}", [*row.values()]
+            )
         except IntegrityError as error:
             if connection.vendor != "mysql" or code_of(error) != DUPLICATE_KEY:
                 raise

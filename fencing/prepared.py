@@ -1,9 +1,9 @@
-"""Statements that PostgreSQL keeps prepared: parsing and planning a fenced write takes longer than doing it.
+"""Statements that PostgreSQL keeps prepared: parsing and planning them takes longer than doing what they say.
 
 psycopg prepares what a connection sends again, but Django switches that off, because a pooler that changes servers
 between transactions need not know the statement, or knows another one by its name. So a statement is prepared only
 where the connection shows that it leads straight to its server, or where ``OPTIONS`` has a ``prepare_threshold``:
-that one counts then, and None is no. It is this statement only; Django's own are sent as ever.
+that one counts then, and None is no. It is what is sent here only; Django's own statements are sent as ever.
 """
 
 from __future__ import annotations

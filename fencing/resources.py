@@ -9,6 +9,7 @@ land after a newer holder's begin had committed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -17,7 +18,7 @@ from fencing import conf
 from fencing.connections import in_testcase
 from fencing.databases import waiting_at_most
 from fencing.floors import let_in, look
-from fencing.prepared import named
+from fencing.prepared import SERVER, fetch_one, named
 from fencing.tables import sql_name
 
 if TYPE_CHECKING:
@@ -160,17 +161,24 @@ def raise_row(
 def _raise_at_once(
     connection: BaseDatabaseWrapper, row: Mapping[str, Any], begins: int, bound: float | None
 ) -> int | None:
+    bounded = bound is not None and not in_testcase(connection)
+    token = connection.ops.adapt_integerfield_value(row["grant_token"], "BigIntegerField")
+    params = {**row, "grant_token": token, "bound": milliseconds(bound or 0)}
+    found = fetch_one(connection, raising_text(begins, bounded), params)
+    return None if found is None else int(found[0])
+
+
+@cache
+def raising_text(begins: int, bounded: bool) -> str:
+    """PostgreSQL: the statement that raises a row or creates it; ``bound`` stands in it for the bound on waiting."""
     before, source = "", ""
-    if bound is not None and not in_testcase(connection):
+    if bounded:
         before, source = f"bound AS MATERIALIZED (SELECT {named(LOCK_BOUND, ['bound', 'bound'])}), ", "bound"
-        row = {**row, "bound": milliseconds(bound)}
     known = raising("true", begins=begins, source=source)
     created = creating("NOT EXISTS (SELECT 1 FROM known)", begins=begins, source=source)
-    return _number(
-        connection,
+    return (
         f"WITH {before}known AS ({known}), created AS ({created}) "
-        "SELECT begins FROM known UNION ALL SELECT begins FROM created",
-        row,
+        f"SELECT begins, {SERVER} FROM known UNION ALL SELECT begins, {SERVER} FROM created"
     )
 
 

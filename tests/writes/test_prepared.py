@@ -19,7 +19,7 @@ from django.db.models import F
 from django.test.utils import CaptureQueriesContext
 
 from fencing import StaleWriteError, lease, prepared
-from fencing.models import FencedWrite
+from fencing.models import FencedWrite, Operation
 from fencing.naming import fence_of
 from fencing.prepared import SERVER, fetch_one, may_prepare
 from fencing.rowstatement import bindable_values
@@ -82,6 +82,20 @@ def test_save_is_one_statement_and_prepared() -> None:
     stock.refresh_from_db()
     assert stock.quantity == 70
     assert FencedWrite.objects.filter(outcome="accepted").count() == 5
+
+
+def test_fenced_transaction_is_prepared() -> None:
+    """Its begin, what it is entered with, and its end, each once whatever the numbers are."""
+    with lease("stock:42") as held:
+        for operation in ("order-6", "order-7", "order-8", "order-9"):
+            held.once(operation, lambda: {"pieces": 3})
+    begin, enter, leave = sorted(prepared_statements(), key=lambda text: ("held AS" in text, "LEFT JOIN" in text))
+    assert "created AS" in begin
+    assert "LEFT JOIN" in enter
+    assert "held AS" in leave
+    assert sorted(Operation.objects.values_list("key", "result")) == [
+        (f"order-{number}", {"pieces": 3}) for number in (6, 7, 8, 9)
+    ]
 
 
 def test_tokens_of_any_size_are_one_prepared_statement() -> None:
