@@ -192,3 +192,6 @@ def _collect_quietly(using: str) -> None:
         logger.warning(
             "Grant events of backend %r could not be collected now; they stay in the store", using, exc_info=True
         )
+    finally:
+        # No request or task ends in this thread, after which Django would drop a connection, dead or alive.
+        connections.close_all()

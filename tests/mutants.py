@@ -1532,6 +1532,14 @@ MUTANTS = (
         tests=(PRUNING + "test_marks_of_several_counters_are_at_the_one_that_is_least_far",),
     ),
     Mutant(
+        name="the thread that collects keeps no session",
+        file="fencing/history.py",
+        old="    finally:\n        # No request or task ends in this thread, after which Django would drop a connection, dead or alive.\n"
+        "        connections.close_all()\n",
+        new="",
+        tests=(HISTORY + "test_collecting_in_the_background_keeps_no_session",),
+    ),
+    Mutant(
         name="a refusal is logged",
         file="fencing/history.py",
         old="    tell_attempt(attempt)\n    if wanted(attempt.outcome):",

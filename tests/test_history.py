@@ -169,6 +169,20 @@ def test_release_that_was_sent_twice_is_a_release() -> None:
     assert TokenGrant.objects.get().ended == "released"
 
 
+def test_collecting_in_the_background_keeps_no_session() -> None:
+    """In that thread no request or task ends, after which Django would drop one that the server has ended."""
+
+    def collect_in_the_background() -> Any:
+        history._collect_quietly("default")
+        return connections["default"].connection
+
+    with lease("stock:42"):
+        pass
+    with threads() as start:
+        assert start(collect_in_the_background).result(BOUND) is None
+    assert TokenGrant.objects.get().ended == "released"
+
+
 def test_live_process_collects_in_the_background() -> None:
     """Outside of a test environment nobody has to ask."""
     script = (
