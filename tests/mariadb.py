@@ -1,15 +1,13 @@
 """The MariaDB of the tests: a private server from the machine's packages, or the one that `MARIADB_URL` names.
 
-It starts for the first test that needs it and is shared by all processes of this checkout's runs: each holds a shared
-lock on one file. A watchdog waits for that lock and ends the server, so it goes with the last of them, also when that
-one was killed. It listens on no port, and its data go with it.
+It starts for the first test that needs it and is shared by all processes of this checkout's runs (see
+`tests.shared_server`). It listens on no port, and its data go with it.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -19,15 +17,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from inventory_demo.server_addresses import CHECKOUT, addresses
-from inventory_demo.server_support import FileLock, ServerError, can_take, prepare_runtime, wait_for
+from inventory_demo.server_addresses import addresses
+from inventory_demo.server_support import ServerError, wait_for
+from tests import shared_server
+from tests.shared_server import PLACES, program
 
 ALIAS = "maria"
 DATABASE = "fencing"
 # MariaDB's usual collation, which holds "A" and "a" for the same.
 TEST = {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_general_ci"}
-# Servers are often outside an ordinary user's PATH.
-PLACES = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 # The tests break no power supply, so nothing has to reach the disk.
 OPTIONS = (
     "--no-defaults",
@@ -48,6 +46,7 @@ class MariaDB:
         self.data = folder / "data"
         self.socket = folder / "mariadb.sock"
         self.log = folder / "mariadb.log"
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def entry(self) -> dict[str, Any]:
@@ -60,19 +59,32 @@ class MariaDB:
             "TEST": dict(TEST),
         }
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> None:
         """Start the server, with new data if there are none, and wait until it answers."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         if not self.data.exists():
             self._install()
-        command = [_binary("mariadbd"), *OPTIONS, *_account(), f"--datadir={self.data}", f"--socket={self.socket}"]
+        command = [program("mariadbd"), *OPTIONS, *_account(), f"--datadir={self.data}", f"--socket={self.socket}"]
         command += [f"--pid-file={self.folder / 'mariadb.pid'}", f"--log-error={self.log}"]
-        process = subprocess.Popen(
+        process = self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         if not wait_for(lambda: self.answers() or process.poll() is not None, seconds=60) or process.poll() is not None:
             raise ServerError(f"mariadbd does not answer: {self.log.read_text()[-2000:] if self.log.exists() else ''}")
-        return process
+
+    def kill(self) -> None:
+        """Kill the server, if it was started."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=20)
+
+    def end(self) -> None:
+        """Kill the server and remove its data: asked to go, it can be slow, and what it holds is not needed any more."""
+        self.kill()
+        shutil.rmtree(self.data, ignore_errors=True)  # the whole folder may have been removed meanwhile
+        for path in (self.socket, self.log, self.folder / "mariadb.pid"):
+            with suppress(FileNotFoundError):
+                path.unlink()
 
     def answers(self) -> bool:
         """Whether the server takes connections: it greets whoever connects."""
@@ -88,7 +100,7 @@ class MariaDB:
         # Beside their place, so that a killed start leaves no half of it.
         stage = self.folder / "data.new"
         shutil.rmtree(stage, ignore_errors=True)
-        command = [_binary("mariadb-install-db"), "--no-defaults", *_account(), f"--datadir={stage}", "--skip-test-db"]
+        command = [program("mariadb-install-db"), "--no-defaults", *_account(), f"--datadir={stage}", "--skip-test-db"]
         command += ["--auth-root-authentication-method=normal", "--innodb-flush-method=nosync"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode != 0:
@@ -139,85 +151,12 @@ def running() -> Iterator[None]:
     if os.environ.get("MARIADB_URL"):
         yield
         return
-    server = _shared()
-    prepare_runtime(server.folder.parent)
-    server.folder.mkdir(mode=0o700, exist_ok=True)
-    users = FileLock(server.folder / "users.lock")
-    # Only the watchdog, which just ends the server, can be in the way.
-    if not wait_for(lambda: users.take(FileLock.SHARED), seconds=60):
-        raise ServerError("The MariaDB of the tests is stopping since a minute.")
-    try:
-        starting = FileLock(server.folder / "start.lock")
-        try:
-            starting.wait(FileLock.EXCLUSIVE)
-            if not server.answers():
-                _start_with_watchdog(server)
-        finally:
-            starting.close()
+    with shared_server.running(_shared()):
         yield
-    finally:
-        users.close()
-        path = server.folder / "users.lock"
-        for watchdog in _watchdogs:
-            wait_for(lambda: watchdog.poll() is not None or _is_shared(path), seconds=20)  # noqa: B023
-
-
-def _is_shared(path: Path) -> bool:
-    return not can_take(path, FileLock.EXCLUSIVE) and can_take(path, FileLock.SHARED)
-
-
-def _start_with_watchdog(server: MariaDB) -> None:
-    """Start a process that starts the server, tells so, and ends it when the last user is gone."""
-    read, write = os.pipe()
-    command = [sys.executable, "-m", "tests.mariadb", str(server.folder), str(write)]
-    watchdog = subprocess.Popen(
-        command,
-        cwd=CHECKOUT,
-        pass_fds=[write],
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # what it has inherited would stay open as long as it lives
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(write)
-    with os.fdopen(read) as pipe:
-        said = pipe.read()
-    if said != "ready":
-        raise ServerError(said or "The watchdog of MariaDB died.")
-    _watchdogs.append(watchdog)
-
-
-# Children that outlive their use in this process: kept, as forgetting a running child is a warning.
-_watchdogs: list[subprocess.Popen[bytes]] = []
-
-
-def _watch(server: MariaDB, told: int) -> None:
-    with os.fdopen(told, "w") as pipe:
-        try:
-            process = server.start()
-        except ServerError as error:
-            pipe.write(str(error))
-            return
-        pipe.write("ready")
-    FileLock(server.folder / "users.lock").wait(FileLock.EXCLUSIVE)
-    # It is only asked to go where it can be slow; what it holds is not needed any more.
-    process.send_signal(signal.SIGKILL)
-    process.wait(timeout=20)
-    shutil.rmtree(server.data, ignore_errors=True)  # the whole folder may have been removed meanwhile
-    for path in (server.socket, server.log, server.folder / "mariadb.pid"):
-        with suppress(FileNotFoundError):
-            path.unlink()
 
 
 def _shared() -> MariaDB:
     return MariaDB(addresses().runtime / "maria")
-
-
-def _binary(name: str) -> str:
-    found = shutil.which(name, path=PLACES)
-    if found is None:
-        raise ServerError(f"{name} is not installed.")
-    return found
 
 
 def _account() -> list[str]:
@@ -225,4 +164,4 @@ def _account() -> list[str]:
 
 
 if __name__ == "__main__":
-    _watch(MariaDB(Path(sys.argv[1])), int(sys.argv[2]))
+    shared_server.watch(MariaDB(Path(sys.argv[1])), int(sys.argv[2]))

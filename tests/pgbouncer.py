@@ -14,7 +14,7 @@ from typing import Any
 
 from inventory_demo.postgres_server import unprivileged_account
 from inventory_demo.server_support import ServerError, wait_for
-from tests.mariadb import PLACES
+from tests.shared_server import PLACES
 
 PORT = 6432  # names the socket file only: no TCP port is opened
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,21 +27,18 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.mariadb = MariaDB(folder)
-        self.process: subprocess.Popen[bytes] | None = None
         self.started = 0
 
     def start(self) -> None:
         """Start it in another second than the last time: MariaDB tells its starts apart by whole seconds."""
         assert wait_for(lambda: int(time.time()) > self.started, seconds=10)
-        self.process = self.mariadb.start()
+        self.mariadb.start()
         self.started = int(time.time())
 
     def kill(self) -> None:
         """Kill it as a crash would; the connections of this thread are gone with it."""
         connections[OWN].close()
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(timeout=20)
+        self.mariadb.kill()
 
 
 @pytest.fixture
