@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -17,12 +18,21 @@ import redis
 from inventory_demo.server_support import ServerError, wait_for
 from inventory_demo.valkey_server import Valkey
 
+HOST = "127.0.0.1"
+
 
 def missing(reason: str) -> NoReturn:
     """Skip a test whose service this machine lacks; where CI is set nothing may be lacking, so there it fails."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"missing in CI: {reason}")
     pytest.skip(reason)
+
+
+def free_port() -> int:
+    """A port of this machine's loopback that nobody listens on now."""
+    with socket.create_server((HOST, 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
 
 
 class PrivateValkey:

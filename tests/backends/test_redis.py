@@ -19,8 +19,7 @@ from fencing.backends.scripts import DRAW, Script
 from fencing.exceptions import LeaseBackendError
 from tests.backends.stores import NOBODY, PrivateRedis, Store, config, redis_store
 from tests.faults.cluster import CACHE as CLUSTER_CACHE
-from tests.faults.servers import free_port
-from tests.services import PrivateValkey
+from tests.services import PrivateValkey, free_port
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
@@ -14,6 +15,8 @@ from inventory_demo.gate import Gate
 from inventory_demo.models import Stock
 from inventory_demo.worker import Worker
 from tests.celery.helpers import Article
+from tests.rabbitmq import reason_to_lack, running
+from tests.services import missing
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +37,32 @@ def worker(transactional_db: None) -> Iterator[Worker]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[str]:
+    """The address of a running RabbitMQ; without one here the test is skipped, and fails in CI."""
+    if reason := reason_to_lack():
+        missing(reason)
+    with running() as url:
+        yield url
+
+
 @pytest.fixture
 def article(transactional_db: None) -> Iterator[Article]:
     """A stock of ten pieces with a gate of its own."""
+    with new_article() as made:
+        yield made
+
+
+@pytest.fixture
+def other(transactional_db: None) -> Iterator[Article]:
+    """Another one."""
+    with new_article() as made:
+        yield made
+
+
+@contextmanager
+def new_article() -> Iterator[Article]:
+    """An article for the block."""
     stock: Stock = StockFactory.create(sku=f"test-{uuid4().hex[:8]}")
     gate = Gate(stock.sku)
     yield Article(stock.sku, gate)

@@ -11,8 +11,8 @@ from django_redis.pool import ConnectionFactory
 from redis.cluster import RedisCluster
 
 from tests.concurrency import wait_until
-from tests.faults.servers import HOST, Servers, asked, free_port, port_of
-from tests.services import PrivateValkey
+from tests.faults.servers import Servers, asked, port_of
+from tests.services import HOST, PrivateValkey, free_port
 
 SLOTS = 16384
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 import redis
 
 from inventory_demo.server_support import ServerError, wait_for
-from tests.faults.servers import HOST, free_port, port_of
-from tests.services import PrivateValkey
+from tests.faults.servers import port_of
+from tests.services import HOST, PrivateValkey, free_port
 
 
 class Sentinel:

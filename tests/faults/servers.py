@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,9 +10,8 @@ import redis
 
 from tests.backends.stores import PrivateRedis
 from tests.concurrency import wait_until
-from tests.services import PrivateValkey
+from tests.services import HOST, PrivateValkey, free_port
 
-HOST = "127.0.0.1"
 KINDS: dict[str, type[PrivateValkey]] = {"valkey": PrivateValkey, "redis": PrivateRedis}
 
 
@@ -35,13 +33,6 @@ class Servers:
         primary, replica = self.start(), self.start()
         follow(replica, primary)
         return primary, replica
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server((HOST, 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 def port_of(server: PrivateValkey) -> int:

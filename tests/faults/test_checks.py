@@ -12,8 +12,8 @@ from fencing.checks import check_stores
 from tests.concurrency import wait_until
 from tests.faults.cluster import CACHE, Cluster
 from tests.faults.sentinel import Sentinel
-from tests.faults.servers import HOST, Servers, asked, caught_up, port_of
-from tests.services import PrivateValkey
+from tests.faults.servers import Servers, asked, caught_up, port_of
+from tests.services import HOST, PrivateValkey
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 

@@ -12,8 +12,7 @@ import pytest
 from fencing.backends.base import Held
 from fencing.exceptions import LeaseBackendError
 from tests.backends.stores import NOBODY, PrivateRedis, redis_store
-from tests.faults.servers import HOST, free_port
-from tests.services import missing
+from tests.services import HOST, free_port, missing
 
 
 @pytest.fixture
