@@ -7,13 +7,15 @@ ROWS ?= 5000000
 ARGS ?=
 RUN = .venv/bin/python
 
-.PHONY: help demo test test-all matrix bigtable serve lint format mutants clean
+.PHONY: help demo test test-all matrix matrix-postgres matrix-celery bigtable serve lint format mutants clean
 
 help:
 	@echo "make demo     a sleeping worker is overtaken, woken up, and refused by PostgreSQL"
 	@echo "make test     the test suite on real servers"
 	@echo "make test-all the same with failovers, clusters and broken networks: some two minutes more"
-	@echo "make matrix   the tests of guard, writes, leases and transactions on each PostgreSQL of Debian's packages, 15 to 18"
+	@echo "make matrix   both of the following, which CI runs a part of"
+	@echo "make matrix-postgres  the tests of guard, writes, leases and transactions on each PostgreSQL of Debian's packages, 15 to 18"
+	@echo "make matrix-celery    the Celery tasks in every pool (prefork, threads, gevent, solo) on Valkey and on RabbitMQ"
 	@echo "make bigtable fence a table of ROWS rows (5000000) while it is in use, on each database, and print who waited how long"
 	@echo "make serve    the example project in the browser"
 	@echo "make lint     style, types, import layers, missing migrations"
@@ -25,13 +27,18 @@ demo: .venv/ready
 	@$(RUN) manage.py demo
 
 test: .venv/ready
-	@$(RUN) -m pytest -n $(WORKERS) -m "not heavy" $(ARGS)
+	@$(RUN) -m pytest -n $(WORKERS) -m "not heavy and not product" $(ARGS)
 
 test-all: .venv/ready
-	@$(RUN) -m pytest -n $(WORKERS) $(ARGS)
+	@$(RUN) -m pytest -n $(WORKERS) -m "not product" $(ARGS)
 
-matrix: .venv/ready
+matrix: matrix-postgres matrix-celery
+
+matrix-postgres: .venv/ready
 	@$(RUN) -m tests.debian_postgres $(VERSIONS)
+
+matrix-celery: .venv/ready
+	@$(RUN) -m pytest -n $(WORKERS) tests/celery/test_rows.py $(ARGS)
 
 bigtable: .venv/ready
 	@FENCING_TEST_ROWS=$(ROWS) $(RUN) -m pytest -s tests/guards/test_busy_tables.py \

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
+from celery import Celery
 from django.conf import settings
 from django.db import connection
 from kombu import Queue
@@ -27,12 +27,14 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """A context manager around one prefork worker on a queue of its own, on this process's database and namespace.
+    """A context manager around one worker on a queue of its own, on this process's database and namespace.
 
     Args:
         queue: The queue, which goes away with the worker.
         include: Modules to import, for their tasks and receivers.
-        concurrency: How many child processes.
+        pool: What runs its tasks: "prefork", "threads", "gevent" or "solo".
+        concurrency: How many tasks at a time, in child processes, threads or greenlets.
+        broker: The address of its broker; "" means that of the settings.
         options: More of `celery worker`'s.
         environment: Variables for the worker's processes.
     """
@@ -42,15 +44,18 @@ class Worker:
         queue: str,
         *,
         include: Sequence[str] = (),
+        pool: str = "prefork",
         concurrency: int = 2,
+        broker: str = "",
         options: Sequence[str] = (),
         environment: dict[str, str] | None = None,
     ) -> None:
         self.queue = queue
         self.name = f"{queue}@fencing"
+        self._app = Celery(broker=broker, set_as_current=False) if broker else app
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
         self._command = [
-            sys.executable, "-m", "inventory_demo.worker", "--pool=prefork", f"--concurrency={concurrency}",
+            sys.executable, "-m", "inventory_demo.worker_main", f"--pool={pool}", f"--concurrency={concurrency}",
             f"--queues={queue}", f"--hostname={self.name}", "--loglevel=INFO", "--without-gossip", "--without-mingle",
             "--without-heartbeat", *(f"--include={module}" for module in include), *options,
         ]  # fmt: skip
@@ -59,6 +64,7 @@ class Worker:
             "DJANGO_SETTINGS_MODULE": "inventory_demo.worker_settings",
             "FENCING_NAMESPACE": settings.FENCING["BACKENDS"]["default"]["NAMESPACE"],
             "WORKER_DATABASE": str(connection.settings_dict["NAME"]),
+            "CELERY_BROKER_URL": self._app.conf.broker_url,  # read by Celery itself
             **(environment or {}),
         }
 
@@ -88,16 +94,36 @@ class Worker:
 
     def send(self, task: Any, *args: Any, **options: Any) -> Any:
         """Send a task to this worker; returns Celery's AsyncResult."""
-        return task.apply_async(args, queue=self.queue, **options)
+        with self._app.producer_or_acquire() as producer:
+            return task.apply_async(args, queue=self.queue, producer=producer, **options)
+
+    @property
+    def control(self) -> Any:
+        """Celery's remote control over its broker."""
+        return self._app.control
 
     def answers(self) -> bool:
         """Whether the worker consumes from its queue."""
-        return bool(app.control.ping(destination=[self.name], timeout=0.2))
+        return bool(self.control.ping(destination=[self.name], timeout=0.2))
+
+    @contextmanager
+    def consuming(self, queue: str) -> Iterator[None]:
+        """Have the worker take tasks from another queue, too, inside the block."""
+        self.control.add_consumer(queue, destination=[self.name], reply=True)
+        try:
+            yield
+        finally:
+            self.control.cancel_consumer(queue, destination=[self.name], reply=True)
 
     def log(self, last: int = 6_000) -> str:
         """The last so many characters of what the worker has said."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")[-last:]
+
+    def kill(self) -> None:
+        """Kill the worker with all of its children, as the kernel does when memory is short, and wait until it is gone."""
+        self._signal(signal.SIGKILL)
+        self._process.wait(timeout=10)
 
     def stop(self) -> None:
         """End the worker, whatever state its processes are in, and remove its queue."""
@@ -107,12 +133,11 @@ class Worker:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
         # Also children that have outlived the main process.
-        self._signal(signal.SIGKILL)
-        self._process.wait(timeout=10)
+        self.kill()
         if self._process.stdin:
             self._process.stdin.close()
         self._log.close()
-        with app.connection_for_write() as broker:
+        with self._app.connection_for_write() as broker:
             Queue(self.queue)(broker.default_channel).delete()
 
     def _has_ended(self) -> bool:
@@ -121,14 +146,3 @@ class Worker:
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
-
-
-def _end_with_starter() -> None:
-    """End the worker with all of its children once its standard input ends, as it does however the starter ends."""
-    os.read(0, 1)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    threading.Thread(target=_end_with_starter, daemon=True).start()
-    app.worker_main(["worker", *sys.argv[1:]])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from celery import Task, shared_task
@@ -13,6 +15,7 @@ from fencing.celery import FencedTask, fenced_task, leased_task
 from fencing.scope import held_leases, holder_info
 from inventory_demo.gate import Gate
 from inventory_demo.models import Stock
+from inventory_demo.server_support import wait_for
 from tests.celery.helpers import overtake, report, revoke
 
 PATIENCE = 20.0
@@ -29,19 +32,21 @@ def change(sku: str, delta: int) -> int:
 
 def take(self: FencedTask, sku: str, delta: int = -1) -> int:
     """The body of most tasks."""
-    report(sku, "began", retries=self.request.retries, headers=self.request.headers, id=self.request.id)
+    request = self.request
+    priority = request.delivery_info.get("priority") if request.delivery_info else None
+    report(sku, "began", retries=request.retries, headers=request.headers, id=request.id, priority=priority)
     return change(sku, delta)
 
 
-def made(name: str, **options: Any) -> Task[..., int]:
-    """`take` as a task under some policy; it has no retries of Celery's to spend."""
+def made(name: str, body: Callable[..., int] = take, **options: Any) -> Task[..., int]:
+    """A body as a task under some policy; it has no retries of Celery's to spend."""
     task: Task[..., int] = fenced_task(
         resource="stock:{sku}",
         bind=True,
         max_retries=0,
         name=f"tests.{name}",
         **{"ttl": TTL, "busy_wait": 0.1, **options},
-    )(take)
+    )(body)
     return task
 
 
@@ -54,22 +59,26 @@ ordered = made("ordered", operation="order:{delta}")
 named = made("named", operation="order")
 
 
-@fenced_task(resource="stock:{sku}", ttl=TTL, busy_wait=0.1, bind=True)
-def at_gate(self: FencedTask, sku: str) -> int:
+def pass_gate(self: FencedTask, sku: str) -> int:
     """Read, wait at the gate, and write."""
     stock = Stock.objects.get(sku=sku)
-    report(sku, "waits", read=stock.quantity)
+    report(sku, "waits", read=stock.quantity, held=held_resources())
     Gate(sku).wait(PATIENCE)
     stock.quantity -= 1
     stock.save()
     return stock.quantity
 
 
-@fenced_task(resource="stock:{sku}", ttl=TTL, bind=True, soft_time_limit=1, default_retry_delay=600)
+at_gate = made("at_gate", pass_gate)
+# Its message stays with the broker until it has ended.
+at_gate_late = made("at_gate_late", pass_gate, acks_late=True, reject_on_worker_lost=True)
+
+
+@fenced_task(resource="stock:{sku}", ttl=TTL, bind=True, default_retry_delay=600)
 def ending(self: FencedTask, sku: str, how: str) -> None:
     """Write, and end in some way that is not a return."""
     change(sku, -1)
-    report(sku, "wrote")
+    report(sku, "wrote", thread=threading.get_ident())
     match how:
         case "error":
             raise ValueError(sku)
@@ -81,7 +90,7 @@ def ending(self: FencedTask, sku: str, how: str) -> None:
             raise self.retry()
         case "quiet retry":
             self.retry(throw=False)
-        case "soft limit":
+        case "at the gate":
             Gate(sku).wait(PATIENCE)
 
 
@@ -89,7 +98,7 @@ def ending(self: FencedTask, sku: str, how: str) -> None:
 def probe() -> list[Any]:
     """What a task finds in its context that is under no lease."""
     info = holder_info.get()
-    return [os.getpid(), [held.resource for held in held_leases()], info.task_id, info.task_name]
+    return [[os.getpid(), threading.get_ident()], held_resources(), info.task_id, info.task_name]
 
 
 @fenced_task(resource="stock:{sku}", ttl=TTL)
@@ -165,6 +174,37 @@ expecting_a_tuple = expecting("a_tuple", throws=(KeyError, ValueError))
 expecting_a_list = expecting("a_list", throws=[KeyError])
 expecting_one = expecting("one", throws=KeyError)
 expecting_by_base = expecting("by_base", base=Strict)
+
+
+@fenced_task(resource="stock:{sku}", ttl=TTL)
+def reading_twice(sku: str) -> int:
+    """Write in the first run what was read before an earlier write of the same run."""
+    early = Stock.objects.get(sku=sku)
+    report(sku, "read", read=early.quantity)
+    if times_run(sku) == 1:
+        change(sku, -2)
+    early.quantity -= 3
+    early.save()
+    return early.quantity
+
+
+@fenced_task(resource="stock:{sku}", ttl=TTL)
+def losing_once(sku: str, how: str) -> int:
+    """Lose the lease in the first run, and ask for it in some way."""
+    held = current_lease(f"stock:{sku}")
+    assert held is not None
+    report(sku, "began")
+    if times_run(sku) == 1:
+        revoke(sku)
+        if how == "ensure_held":  # what the heartbeat has found out
+            wait_for(lambda: not held.is_held(), seconds=PATIENCE)
+        getattr(held, how)()
+    return change(sku, -1)
+
+
+def held_resources() -> list[str]:
+    """What the present context holds."""
+    return [held.resource for held in held_leases()]
 
 
 def times_run(sku: str) -> int:
