@@ -29,7 +29,7 @@ from fencing.leasing import lease
 from fencing.scope import find_lease
 from fencing.taskpolicy import Name, TaskCall, TaskPolicy, make_policy, pause
 from fencing.taskreport import LISTENED, TaskReport
-from fencing.taskrun import Busy, open_body, own_context, run_atomic, run_plain
+from fencing.taskrun import Busy, in_own_context, open_body, run_atomic, run_plain
 
 R = TypeVar("R")
 
@@ -114,18 +114,21 @@ class _Run:
     def result(self) -> Any:
         """Run the body under the lease, again after a refusal, and leave nothing behind in this context."""
         # Under a lease that somebody further out took there is no new grant to repeat the body under.
-        joins = find_lease(self.call.resource, self.policy.using) is not None
-        with own_context(HolderInfo(task_id=self.task_id, task_name=self.task.name)):
-            while True:
-                try:
-                    return self._attempt()
-                except FINAL as error:
-                    most = 0 if joins else self.policy.max_stale_retries
-                    if not isinstance(error, REPEATABLE) or self.busy.stale >= most:
-                        self.report.failed(error)
-                        raise
-                    self.busy.stale += 1
-                    self.report.repeated(error, f"the body runs again, {self.busy.stale} of {most}")
+        most = self.policy.max_stale_retries if find_lease(self.call.resource, self.policy.using) is None else 0
+        info = HolderInfo(task_id=self.task_id, task_name=self.task.name)
+        return in_own_context(functools.partial(self._attempts, most), info, SoftTimeLimitExceeded)
+
+    def _attempts(self, most: int) -> Any:
+        """Run the body, and at most so many times again."""
+        while True:
+            try:
+                return self._attempt()
+            except FINAL as error:
+                if not isinstance(error, REPEATABLE) or self.busy.stale >= most:
+                    self.report.failed(error)
+                    raise
+                self.busy.stale += 1
+                self.report.repeated(error, f"the body runs again, {self.busy.stale} of {most}")
 
     def _attempt(self) -> Any:
         with ExitStack() as stack:

@@ -6,7 +6,8 @@ import os
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from django.core import mail
 from django.db import OperationalError, connections
@@ -70,6 +71,17 @@ def autocommit(alias: str) -> Iterator[BaseDatabaseWrapper]:
             yield own
     finally:
         turn.release()
+
+
+def stop_statement(connection: BaseDatabaseWrapper) -> None:
+    """End the statement that an interrupted caller has left running on PostgreSQL; its locks would outlive the lease.
+
+    psycopg does so itself for a ``KeyboardInterrupt``; other drivers are not interrupted inside a statement.
+    """
+    raw: Any = connection.connection
+    if hasattr(raw, "cancel_safe") and raw.info.transaction_status.name == "ACTIVE":
+        with suppress(connection.Database.Error):  # type: ignore[attr-defined]
+            raw.cancel_safe(timeout=PATIENCE)
 
 
 def _is_from_testcase(block: Atomic) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from threading import Lock
 from time import monotonic, time
@@ -136,15 +137,21 @@ class Lease:
         """Give the lease back; nothing happens if that was done, or if it is lost by now."""
         if not self.is_mine():
             return
-        beats_of(self.using).remove(self)
-        self._released = True
         try:
+            # First of all: whatever interrupts the rest, nothing is written under it any more, and nobody renews it.
+            self._released = True
+            beats_of(self.using).remove(self)
             was_held = self._backend.release(self._place, self.holder, self.token)
         except LeaseBackendError:
             logger.warning(
                 "The lease of %r could not be released; it ends within %.3f s", self.resource, self.ttl, exc_info=True
             )
             return
+        except BaseException:
+            # Interrupted by a soft time limit: the store may not have been told, and somebody would wait for the ttl.
+            with suppress(LeaseBackendError):
+                self._backend.release(self._place, self.holder, self.token)
+            raise
         if was_held:
             tell_lease(logging.DEBUG, "released", self, "Released %r, token %d", self.resource, self.token)
         else:

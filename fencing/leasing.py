@@ -183,9 +183,13 @@ def _leave_all(granted: list[Lease]) -> None:
 
 
 def _leave(lease: Lease) -> None:
-    """End a grant: out of the context first, so that nothing is written under a lease that is being released."""
-    let_go(lease)
-    _end(lease)
+    """End a grant, and take it out of this context."""
+    try:
+        _end(lease)
+    finally:
+        # A soft time limit may have struck before the release; else this does nothing.
+        lease.release()
+        let_go(lease)
 
 
 async def _leave_async(lease: Lease) -> None:

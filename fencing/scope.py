@@ -62,3 +62,8 @@ def hold(lease: Lease) -> None:
 def let_go(lease: Lease) -> None:
     """Take ``lease`` out of this context."""
     _held.set(tuple(other for other in _held.get() if other is not lease))
+
+
+def keep_only(leases: tuple[Lease, ...]) -> None:
+    """Take every lease out of this context but these, also what an interrupted exit has left in it."""
+    _held.set(leases)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import time
 from typing import Any
 
+from django.db import connections
+
 from fencing import conf
 from fencing.backends.base import HolderInfo
 from fencing.leases import Lease
 from fencing.logs import task_fields
-from fencing.scope import held_leases, holder_info
+from fencing.scope import held_leases, holder_info, keep_only
 from fencing.taskpolicy import TaskCall
-from fencing.transactions import FencedTransaction
+from fencing.transactions import FencedTransaction, abandon_transactions
 
 # Message header in which a task that found its lease held tells its next attempt about that.
 HEADER = "fencing_busy"
 
-# The transaction that the innermost atomic body of this context runs in.
+# The transaction that the innermost atomic body of this context runs in; ``in_own_context`` puts back what was before.
 open_body: ContextVar[FencedTransaction | None] = ContextVar("fencing_open_body", default=None)
 
 
@@ -48,21 +49,40 @@ class Busy:
         return {**(headers or {}), HEADER: {"since": self.since, "tries": self.tries + 1, "stale": self.stale}}
 
 
-@contextmanager
-def own_context(info: HolderInfo) -> Iterator[None]:
-    """Name the holder of the grants made inside; neither that nor a lease outlives the block."""
-    before = held_leases()
-    named = holder_info.set(info)
-    told = task_fields.set({"task_id": info.task_id, "task_name": info.task_name})
+def in_own_context(run: Callable[[], Any], info: HolderInfo, limit: type[Exception]) -> Any:
+    """Call ``run``, and let neither the name of the holder, nor a lease, nor a transaction outlive it.
+
+    Args:
+        run: what takes the leases.
+        info: who their holder is.
+        limit: what can strike anywhere: while a lease is being released, which the heartbeat would then renew for ever,
+            or while a transaction ends, which would stay open for whatever this process does next.
+    """
+    before = held_leases(), holder_info.get(), task_fields.get(), open_body.get()
+    others = [one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block]
     try:
-        yield
-    finally:
-        holder_info.reset(named)
-        task_fields.reset(told)
-        # A soft time limit can strike while a lease is being released; the heartbeat would renew it for ever.
-        for left in held_leases():
-            if left not in before:
-                left.release()
+        holder_info.set(info)
+        task_fields.set({"task_id": info.task_id, "task_name": info.task_name})
+        result = run()
+        _restore_context(*before)
+    except BaseException as error:
+        if isinstance(error, limit) or not isinstance(error, Exception):
+            abandon_transactions(others)
+        _restore_context(*before)
+        raise
+    return result
+
+
+def _restore_context(
+    held: tuple[Lease, ...], info: HolderInfo, fields: Mapping[str, str], body: FencedTransaction | None
+) -> None:
+    holder_info.set(info)
+    task_fields.set(fields)
+    open_body.set(body)
+    for lease in held_leases():
+        if lease not in held:
+            lease.release()
+    keep_only(held)
 
 
 def run_atomic(held: Lease, call: TaskCall, task_name: str, task_id: str, body: Callable[[], Any]) -> Any:
@@ -75,15 +95,8 @@ def run_atomic(held: Lease, call: TaskCall, task_name: str, task_id: str, body: 
         task=task_name,
         digest=call.digest() if operation else "",
     )
-
-    def in_transaction() -> Any:
-        outer = open_body.set(transaction)
-        try:
-            return body()
-        finally:
-            open_body.reset(outer)
-
-    return transaction.call(in_transaction)
+    open_body.set(transaction)
+    return transaction.call(body)
 
 
 def run_plain(held: Lease, body: Callable[[], Any]) -> Any:

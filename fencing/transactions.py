@@ -9,18 +9,18 @@ operation's key. Both decide in the database; nothing here looks at a clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, Error, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import history, signals
 from fencing.borders import enter, leave, limits_waits
-from fencing.connections import autocommit, in_user_transaction
+from fencing.connections import autocommit, in_user_transaction, stop_statement
 from fencing.databases import LOCK_TIMEOUTS, code_of, is_cut_off
 from fencing.exceptions import (
     AlreadyAppliedError,
@@ -255,14 +255,45 @@ class FencedTransaction:
     def _leave(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
         """Commit, or roll back for ``error``, and write what waited for that."""
         _open[connection].remove(self)
+        if error is not None:
+            stop_statement(connection)
         try:
             self._atomic.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        except Error as failure:
+            if (interruption := _interruption(connection, failure, error)) is None:
+                raise
+            raise interruption  # noqa: B904  (the failure is its context already)
         finally:
             if self._mark:
                 forget_mark(connection, self._mark)
             history.write_waiting(connection)
 
 
+def _interruption(connection: Any, failure: BaseException, error: BaseException | None) -> BaseException | None:
+    """What struck while a transaction was ended, if the database's ``failure`` only follows from that.
+
+    A soft time limit that strikes before the commit leaves Django a connection on which autocommit cannot be switched
+    on again; the outcome is still the limit's.
+    """
+    cause: BaseException | None = failure
+    while isinstance(cause, (Error, connection.Database.Error)):
+        cause = cause.__context__
+    return None if cause is error else cause
+
+
 def fenced_transaction(connection: BaseDatabaseWrapper, lease: Lease) -> FencedTransaction | None:
     """The open transaction of ``lease`` on ``connection``: row statements in it need no lock, its end decides."""
     return next((one for one in _open.get(connection, ()) if one.lease is lease), None)
+
+
+def abandon_transactions(kept: Collection[str]) -> None:
+    """Drop this thread's connections, but those of the aliases in ``kept``: what struck may have left anything open.
+
+    The database rolls back what is not committed.
+    """
+    for connection in connections.all(initialized_only=True):
+        if connection.alias not in kept:
+            _open.pop(connection, None)
+            stop_statement(connection)
+            connection.in_atomic_block = False  # else Django would keep the dead connection, and open no other
+            connection.close()
