@@ -75,7 +75,7 @@ class Worker:
             stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            if not wait_for(lambda: self._has_ended() or self.answers(), seconds=60) or self._has_ended():
+            if not wait_for(lambda: self.has_ended() or self.answers(), seconds=60) or self.has_ended():
                 raise WorkerError(f"The Celery worker did not start:\n{self.log()}")
         except BaseException:
             self.stop()
@@ -125,9 +125,13 @@ class Worker:
         self._signal(signal.SIGKILL)
         self._process.wait(timeout=10)
 
+    def has_ended(self) -> bool:
+        """Whether the worker's main process is gone."""
+        return self._process.poll() is not None
+
     def stop(self) -> None:
         """End the worker, whatever state its processes are in, and remove its queue."""
-        if not self._has_ended():
+        if not self.has_ended():
             self._signal(signal.SIGCONT)
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -139,9 +143,6 @@ class Worker:
         self._log.close()
         with self._app.connection_for_write() as broker:
             Queue(self.queue)(broker.default_channel).delete()
-
-    def _has_ended(self) -> bool:
-        return self._process.poll() is not None
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):

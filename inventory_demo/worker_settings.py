@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from inventory_demo.settings import *  # noqa: F403
@@ -14,3 +15,6 @@ DATABASES["default"]["NAME"] = os.environ["WORKER_DATABASE"]  # noqa: F405
 
 # The story shall be short.
 STOCK_TTL = 2
+
+# When and where the broker keeps what is not acknowledged; see kombu's options of the transport.
+CELERY_BROKER_TRANSPORT_OPTIONS = json.loads(os.environ.get("WORKER_TRANSPORT_OPTIONS", "{}"))

@@ -18,6 +18,8 @@ from tests.celery.helpers import Article
 from tests.rabbitmq import reason_to_lack, running
 from tests.services import missing
 
+TASKS = ["tests.celery.tasks", "tests.celery.faulttasks"]
+
 
 @pytest.fixture(scope="module")
 def transactional_db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
@@ -32,8 +34,8 @@ def transactional_db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) 
 
 @pytest.fixture(scope="module")
 def worker(transactional_db: None) -> Iterator[Worker]:
-    """A prefork worker with two processes and the tasks of `tests.celery.tasks`."""
-    with Worker(f"test-{uuid4().hex[:8]}", include=["tests.celery.tasks"]) as running:
+    """A prefork worker with two processes and the tasks of the tests."""
+    with Worker(f"test-{uuid4().hex[:8]}", include=TASKS) as running:
         yield running
 
 
