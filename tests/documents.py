@@ -26,6 +26,14 @@ CELERY_RESULT_BACKEND = {results!r}
 CELERY_TASK_DEFAULT_QUEUE = {queue!r}
 """
 
+# Recipes, so that they can be watched: beat is faster than the job, results have names, each request is a transaction.
+WATCHED = """
+CELERY_BEAT_SCHEDULE["sweep"]["schedule"] = 0.3
+CELERY_RESULT_EXTENDED = True
+DATABASES["default"]["ATOMIC_REQUESTS"] = True
+ALLOWED_HOSTS = ["testserver"]
+"""
+
 # The examples of a document find no rows of an earlier one.
 FRESH = """
 import os
@@ -95,10 +103,16 @@ class Project:
     def write_files(self, text: str) -> None:
         """Write, or append to, the files that a document prints; the addresses are set last."""
         for name, block in marked(text, "write"):
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name).write_text(block)
         for name, block in marked(text, "append"):
             with (self.folder / name).open("a") as file:
                 file.write(block + (self._addresses() if name == "mysite/settings.py" else "\n"))
+
+    def watch(self) -> None:
+        """Let the recipes be seen at work."""
+        with (self.folder / "mysite" / "settings.py").open("a") as file:
+            file.write(WATCHED)
 
     def check_outputs(self, text: str) -> None:
         """Run the scripts whose output a document prints, and compare."""

@@ -14,7 +14,7 @@ from tests.documents import ROOT, commands, marked, quick_start, section_of
 @pytest.mark.django_db(transaction=True)
 def test_quick_start_how_to_and_tutorial_run_as_printed(tmp_path: Path) -> None:
     readme = section_of(ROOT / "README.md", "Quick start")
-    tutorial = (ROOT / "docs" / "tutorial.md").read_text()
+    tutorial, how_to = ((ROOT / "docs" / name).read_text() for name in ("tutorial.md", "howto.md"))
     assert commands(readme)[3:] == [
         "python manage.py makemigrations shop", "python manage.py migrate", "python story.py",
     ]  # fmt: skip
@@ -22,9 +22,13 @@ def test_quick_start_how_to_and_tutorial_run_as_printed(tmp_path: Path) -> None:
     with quick_start(tmp_path) as project:
         project.check_outputs(readme)
         project.write_files(tutorial)
+        project.write_files(how_to)
+        project.watch()
         with project.running(worker.strip().removeprefix("$ ")):
             project.check_outputs(tutorial)
-        project.check_examples((ROOT / "docs" / "howto.md").read_text())
+            project.check_examples(how_to)
+            for recipe in ("beat", "command", "views"):
+                project.run(f"python -m tests.recipes.{recipe}")
         project.run("python manage.py check")
         project.run("python manage.py makemigrations --check")
 

@@ -13,14 +13,17 @@ import pytest
 from celery import states
 from celery.backends.base import BaseBackend
 from celery.signals import task_postrun, task_received
+from django.db import transaction
 
 from fencing import LeaseHeldError, LeaseLostError, PartialEffectError, StaleWriteError, exceptions, lease
+from fencing.celery import fenced_task
 from fencing.logs import task_fields
 from inventory_demo.celery import app
+from inventory_demo.models import Stock
 from inventory_demo.server_support import wait_for
 from inventory_demo.worker import Worker
 from tests.celery import tasks
-from tests.celery.helpers import Article, in_other_context, reaches
+from tests.celery.helpers import Article, in_other_context, overtake, reaches
 
 OURS = [
     name for name, value in vars(exceptions).items() if str(getattr(value, "__module__", "")) == exceptions.__name__
@@ -156,6 +159,58 @@ def test_monitors_see_resource_token_and_holder(worker: Worker, article: Article
         article.gate.open()
         assert listen(lambda: seen.state == states.SUCCESS)
         assert (seen.name, seen.result, seen.token) == (tasks.at_gate.name, "9", token)
+
+
+# --- what the recipes promise
+
+
+@pytest.mark.slow
+def test_i5_step_of_a_chain_that_is_delivered_twice_sends_the_next_one_under_its_id(
+    worker: Worker, article: Article
+) -> None:
+    first, second = uuid4().hex, uuid4().hex
+    following = tasks.retrying.si(article.sku).set(task_id=second, queue=worker.queue)
+    for _ in range(2):
+        worker.send(tasks.retrying, article.sku, task_id=first, chain=[following])
+    assert wait_for(lambda: article.outcomes().count("duplicate") == 2, seconds=20), article.outcomes()
+    assert sorted(article.outcomes()) == ["accepted", "accepted", "duplicate", "duplicate"]
+    assert article.quantity == 8
+    assert {report["id"] for report in article.reports()} == {first, second}
+
+
+def test_what_a_body_sends_on_commit_is_sent_once(article: Article) -> None:
+    sent: list[int] = []
+
+    @fenced_task(resource="stock:{sku}", operation="notice", name="tests.sending", bind=True)
+    def sending(self: Any, sku: str) -> int:
+        stock = Stock.objects.get(sku=sku)
+        transaction.on_commit(lambda: sent.append(stock.quantity))
+        if stock.quantity == 10:
+            overtake(sku, -5)
+        stock.quantity -= 1
+        stock.save()
+        return stock.quantity
+
+    assert [sending(article.sku), sending(article.sku)] == [4, 4]
+    assert article.outcomes() == ["accepted", "stale", "accepted", "duplicate"]
+    assert sent == [4]
+
+
+def test_task_on_a_row_of_an_open_transaction_is_sent_at_its_commit(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C21: never before, as the worker would find no row; and not at all after a rollback."""
+    sku = f"test-{uuid4().hex[:8]}"
+    monkeypatch.setitem(app.conf, "task_always_eager", True)
+    with transaction.atomic():
+        Stock.objects.create(sku=sku, quantity=10)
+        tasks.ordered.delay_on_commit(sku, -1)  # type: ignore[attr-defined]
+        assert Stock.objects.get(sku=sku).quantity == 10
+    assert Stock.objects.get(sku=sku).quantity == 9
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        tasks.ordered.delay_on_commit(sku, -2)  # type: ignore[attr-defined]
+        raise ZeroDivisionError
+    assert Stock.objects.get(sku=sku).quantity == 9
 
 
 # --- headers
