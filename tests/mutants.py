@@ -1605,7 +1605,7 @@ MUTANTS = (
     Mutant(
         name="a task that ends refused says so in the log",
         file="fencing/celery.py",
-        old="""                        self.report.failed(error)
+        old="""                    self.report.failed(error)
 """,
         new="",
         tests=(OPERATOR + "test_lines_of_a_task_name_it",),
