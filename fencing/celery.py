@@ -295,7 +295,8 @@ def _make_task(function: Callable[..., R], celery_options: dict[str, Any], **pol
     # Refusals are expected: Celery logs them in one line. It takes one class as well as several.
     expected = options.get("throws", base.throws)
     options["throws"] = (*([expected] if isinstance(expected, type) else expected), WriteRejectedError)
-    make: Any = shared_task(base=type(base.__name__, (FencedTask, base), members), **options)
+    bases = (base,) if issubclass(base, FencedTask) else (FencedTask, base)
+    make: Any = shared_task(base=type(base.__name__, bases, members), **options)
     task: Task[..., R] = make(function)
     return task
 

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +20,8 @@ ON_BUSY = ("retry", "wait", "skip", "fail")
 # Seconds between two attempts at a held lease: the first pause, doubled each time up to 2**LAST_DOUBLING.
 FIRST_PAUSE = 1.0
 LAST_DOUBLING = 16
+# Where an object is in the memory of this process stands in the text of many.
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 Name = str | Callable[..., str]
 
@@ -85,9 +88,16 @@ class TaskCall:
         return hashlib.sha256(arguments.encode()).hexdigest()
 
 
-def _text(value: object) -> str:
-    """A UUID or a date is the same argument as its text: which of the two arrives depends on the serializer."""
-    return str(value) if isinstance(value, NAMEABLE) else repr(value)
+def _text(value: object) -> str | list[str]:
+    """What stands for an argument that JSON does not know: the same text in every process.
+
+    A UUID or a date is the same argument as its text: which of the two arrives depends on the serializer.
+    """
+    if isinstance(value, NAMEABLE):
+        return str(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(repr, value))
+    return ADDRESS.sub("", repr(value))
 
 
 def _filled(name: Name, bound: inspect.BoundArguments) -> str:
