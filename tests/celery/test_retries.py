@@ -1,0 +1,79 @@
+"""Retries inside the lease, by the task and by Celery, and the other ways to have a task run again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from inventory_demo.server_support import wait_for
+from inventory_demo.worker import Worker
+from tests.celery import faulttasks, tasks
+from tests.celery.helpers import Article, reaches
+
+pytestmark = pytest.mark.slow
+
+
+def test_c06_retry_inside_the_lease_gives_it_back_and_comes_again_under_a_higher_token(
+    worker: Worker, article: Article
+) -> None:
+    result = worker.send(faulttasks.retrying_once, article.sku)
+    first = article.report()
+    assert reaches(result, "RETRY")
+    assert article.is_free()
+    assert article.quantity == 10
+    assert result.get(timeout=30) == 9
+    again = article.report()
+    assert (first["retries"], again["retries"]) == (0, 1)
+    assert again["token"] > first["token"]
+    assert article.outcomes() == ["accepted"]
+
+
+def test_c06_contention_under_autoretry_spends_no_retries_and_loses_nobody(worker: Worker, article: Article) -> None:
+    results = [worker.send(faulttasks.auto, article.sku) for _ in range(8)]
+    assert sorted(result.get(timeout=60) for result in results) == [*range(2, 10)]
+    assert {report["retries"] for report in article.reports()} == {0}
+
+
+@pytest.mark.parametrize(("trouble", "read", "left"), [("error", 10, 9), ("overtaken", 5, 4)])
+def test_c06_autoretry_reads_again(worker: Worker, article: Article, trouble: str, read: int, left: int) -> None:
+    assert worker.send(faulttasks.auto, article.sku, trouble).get(timeout=30) == left
+    first, again = article.reports()
+    assert (again["retries"], again["read"]) == (1, read)
+    assert again["token"] > first["token"]
+    assert article.quantity == left
+
+
+def test_retry_that_does_not_raise_is_an_attempt_of_its_own_where_the_body_is_not_atomic(
+    worker: Worker, article: Article
+) -> None:
+    worker.send(faulttasks.retrying_quietly, article.sku)
+    assert wait_for(lambda: article.quantity == 7, seconds=30)
+    assert [report["retries"] for report in article.reports()] == [0, 1]
+
+
+def test_rejected_message_comes_again_and_the_body_takes_effect_once(worker: Worker, article: Article) -> None:
+    result = worker.send(faulttasks.rejecting, article.sku)
+    assert result.get(timeout=30) == 9
+    first, again = article.reports()
+    assert again["token"] > first["token"]
+    assert article.outcomes() == ["accepted"]
+
+
+def test_replacement_of_the_same_resource_runs_and_what_the_replaced_body_wrote_is_undone(
+    worker: Worker, article: Article
+) -> None:
+    result = worker.send(faulttasks.replaced, article.sku)
+    assert result.get(timeout=30) == 9
+    assert article.report()["id"] == result.id
+    assert article.outcomes() == ["accepted"]
+
+
+def test_countdown_eta_and_rate_limit_are_celerys(worker: Worker, article: Article) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=0.2)
+    results = [
+        worker.send(tasks.retrying, article.sku, countdown=0.2),
+        worker.send(tasks.retrying, article.sku, eta=soon),
+        *(worker.send(faulttasks.rate_limited, article.sku) for _ in range(3)),
+    ]
+    assert sorted(result.get(timeout=30) for result in results) == [5, 6, 7, 8, 9]
