@@ -80,6 +80,8 @@ REDIS = "tests/backends/test_redis.py::"
 DATABASE = "tests/backends/test_database.py::"
 COMMANDS = "tests/test_commands.py::"
 OPERATOR = "tests/celery/test_operator.py::"
+POLICY = "tests/celery/test_policy.py::"
+ROWS = "tests/celery/test_rows.py::"
 
 MUTANTS = (
     Mutant(
@@ -1538,6 +1540,90 @@ MUTANTS = (
         "        connections.close_all()\n",
         new="",
         tests=(HISTORY + "test_collecting_in_the_background_keeps_no_session",),
+    ),
+    Mutant(
+        name="a task that is put back into the queue has spent no retry",
+        file="fencing/celery.py",
+        old="retries=request.retries, headers=headers)",
+        new="retries=(request.retries or 0) + 1, headers=headers)",
+        tests=(ROWS + "test_held_lease_puts_the_task_back_into_the_queue_and_costs_no_retry[prefork-valkey]",),
+    ),
+    Mutant(
+        name="an earlier delivery of the same task is nobody else",
+        file="fencing/celery.py",
+        old="        if self.in_worker and self.task_id and error.task_id == self.task_id:\n",
+        new="        if False:\n",
+        tests=(ROWS + "test_i5_redelivery_beside_the_first_run_takes_effect_once[prefork-valkey]",),
+    ),
+    Mutant(
+        name="nobody in a chain waits for a task that was skipped",
+        file="fencing/celery.py",
+        old="self.request.called_directly or self.request.chain or self.request.chord",
+        new="self.request.called_directly",
+        tests=(ROWS + "test_skipping_in_a_chain_is_a_failure[prefork-valkey]",),
+    ),
+    Mutant(
+        name="a stale write is still due",
+        file="fencing/celery.py",
+        old="REPEATABLE = (StaleWriteError, StaleReadError, LeaseLostError)",
+        new="REPEATABLE = (StaleReadError, LeaseLostError)",
+        tests=(POLICY + "test_i3_refused_body_is_repeated_with_fresh_reads",),
+    ),
+    Mutant(
+        name="a stale read is read again",
+        file="fencing/celery.py",
+        old="REPEATABLE = (StaleWriteError, StaleReadError, LeaseLostError)",
+        new="REPEATABLE = (StaleWriteError, LeaseLostError)",
+        tests=(ROWS + "test_i3_body_that_wrote_what_it_had_read_too_early_runs_again[prefork-valkey]",),
+    ),
+    Mutant(
+        name="a lease that was lost is taken again",
+        file="fencing/celery.py",
+        old="REPEATABLE = (StaleWriteError, StaleReadError, LeaseLostError)",
+        new="REPEATABLE = (StaleWriteError, StaleReadError)",
+        tests=(POLICY + "test_lost_lease_repeats_the_body",),
+    ),
+    Mutant(
+        name="what has a part in the database is not repeated",
+        file="fencing/celery.py",
+        old="if accepted and self.policy.max_stale_retries and not self.policy.atomic:",
+        new="if False:",
+        tests=(POLICY + "test_i6_body_with_a_committed_part_is_not_repeated",),
+    ),
+    Mutant(
+        name="a body that swallows a refusal does not succeed",
+        file="fencing/taskrun.py",
+        old="        if not any(refusal is known for known in earlier):\n            raise refusal\n",
+        new="        pass\n",
+        tests=(POLICY + "test_i6_swallowed_refusal_is_raised_at_the_end",),
+    ),
+    Mutant(
+        name="a pool's thread holds what it took itself, and nothing else",
+        file="fencing/scope.py",
+        old="""_held: ContextVar[tuple[Lease, ...]] = ContextVar("fencing_held", default=())""",
+        new="""class _Shared:
+    value: tuple[Lease, ...] = ()
+
+    def get(self) -> tuple[Lease, ...]:
+        return self.value
+
+    def set(self, value: tuple[Lease, ...]) -> tuple[Lease, ...]:
+        before, self.value = self.value, value
+        return before
+
+    def reset(self, before: tuple[Lease, ...]) -> None:
+        self.value = before
+
+
+_held = _Shared()""",
+        tests=(ROWS + "test_tasks_at_a_time_hold_a_lease_each_for_longer_than_its_ttl[threads-valkey]",),
+    ),
+    Mutant(
+        name="the next task of a thread does not bear the name of the last one",
+        file="fencing/taskrun.py",
+        old="    holder_info.set(info)\n    task_fields.set(fields)\n",
+        new="    task_fields.set(fields)\n",
+        tests=(ROWS + "test_every_way_to_end_undoes_the_body_and_leaves_nothing_behind[threads-valkey-error-states0]",),
     ),
     Mutant(
         name="a refusal is logged",

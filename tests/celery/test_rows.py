@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from time import time
 from typing import Any
 from uuid import uuid4
@@ -134,7 +134,7 @@ def test_i5_redelivery_beside_the_first_run_takes_effect_once(worker: Worker, ar
     first = worker.send(tasks.at_gate, article.sku, task_id=task_id)
     article.report()
     worker.send(tasks.at_gate, article.sku, task_id=task_id)
-    assert wait_for(lambda: is_scheduled(worker, task_id), seconds=15)
+    assert wait_for(lambda: f"[{task_id}] ignored" in worker.log(), seconds=15), "the duplicate did not step back"
     assert first.state == "PENDING", "the duplicate stored a state over its running original"
     article.gate.open()
     assert first.get(timeout=15) == 9
@@ -317,23 +317,8 @@ def assert_goes_on_beyond(result: Any, article: Article, moment: float) -> None:
 
 def is_active(worker: Worker, task_id: str) -> bool:
     """Whether the worker has the task in a slot."""
-    return task_id in ids(asked(worker, "active"))
-
-
-def is_scheduled(worker: Worker, task_id: str) -> bool:
-    """Whether the task waits in the worker for its time."""
-    return task_id in ids(one["request"] for one in asked(worker, "scheduled"))
-
-
-def asked(worker: Worker, what: str) -> list[Any]:
-    """The answer of the worker to an inspection."""
-    found = getattr(worker.control.inspect([worker.name], timeout=1), what)() or {}
-    return [one for many in found.values() for one in many]
-
-
-def ids(requests: Iterable[Any]) -> list[str]:
-    """The ids of tasks in an answer."""
-    return [one["id"] for one in requests]
+    found = worker.control.inspect([worker.name], timeout=1).active() or {}
+    return any(one["id"] == task_id for many in found.values() for one in many)
 
 
 def context_of(worker: Worker, combination: Combination, told: dict[str, Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and its lease store that loses, holds back or cuts what passes, on demand."""
+"""A TCP proxy between a client and its lease store, or another server, that loses, holds back or cuts what passes, on demand."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Proxy:
     """Passes every connection on to a server. Only calls of a script that the test named are spoiled.
 
     Args:
-        server: where the connections lead to.
+        server: where the connections lead to: a store, or the host and port of something else.
     """
 
-    def __init__(self, server: PrivateValkey) -> None:
-        self._target = str(server._server.socket)
+    def __init__(self, server: PrivateValkey | tuple[str, int]) -> None:
+        self._target = server if isinstance(server, tuple) else str(server._server.socket)
         self._faults: list[tuple[bytes, Fault]] = []
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -86,11 +86,9 @@ class Proxy:
                 client, _address = listener.accept()
             except OSError:
                 return
-            server = socket.socket(socket.AF_UNIX)
             try:
-                server.connect(self._target)
+                server = _connected(self._target)
             except OSError:
-                server.close()
                 client.close()
                 continue
             self._open |= {client, server}
@@ -136,6 +134,18 @@ class Proxy:
         for one in sockets:
             _cut(one)
             self._open.discard(one)
+
+
+def _connected(target: str | tuple[str, int]) -> socket.socket:
+    if isinstance(target, tuple):
+        return socket.create_connection(target)
+    found = socket.socket(socket.AF_UNIX)
+    try:
+        found.connect(target)
+    except OSError:
+        found.close()
+        raise
+    return found
 
 
 def _cut(one: socket.socket) -> None:
