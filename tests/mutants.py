@@ -82,6 +82,8 @@ COMMANDS = "tests/test_commands.py::"
 OPERATOR = "tests/celery/test_operator.py::"
 POLICY = "tests/celery/test_policy.py::"
 ROWS = "tests/celery/test_rows.py::"
+STRIKES = "tests/celery/test_interruptions.py::"
+LIMITS = "tests/celery/test_time_limits.py::"
 
 MUTANTS = (
     Mutant(
@@ -1709,6 +1711,140 @@ _held = _Shared()""",
         old="""timeout is None or task.fencing.atomic:""",
         new="""timeout is None:""",
         tests=("tests/celery/test_checks.py::test_w032_is_of_no_matter_to_what_takes_effect_once",),
+    ),
+    Mutant(
+        name="what a soft time limit interrupts leaves nothing in the context",
+        file="fencing/taskrun.py",
+        old="""        _restore_context(*before)
+        raise
+""",
+        new="""        raise
+""",
+        tests=(STRIKES + "test_c07_wherever_the_limit_strikes_nothing_is_left_and_the_task_takes_effect_once",),
+    ),
+    Mutant(
+        name="a release that a soft time limit keeps from beginning happens all the same",
+        file="fencing/leasing.py",
+        old="""struck before the release; else this does nothing.
+        lease.release()
+""",
+        new="""struck before the release; else this does nothing.
+""",
+        tests=(STRIKES + "test_c07_wherever_the_limit_strikes_nothing_is_left_and_the_task_takes_effect_once",),
+    ),
+    Mutant(
+        name="a release that is interrupted is told to the store again",
+        file="fencing/leases.py",
+        old="""            with suppress(LeaseBackendError):
+                self._backend.release(self._place, self.holder, self.token)
+            raise
+""",
+        new="""            raise
+""",
+        tests=(STRIKES + "test_limit_in_the_release_does_not_make_others_wait_for_the_end_of_the_lease",),
+    ),
+    Mutant(
+        name="an acquire that is interrupted gives back what it was granted",
+        file="fencing/acquiring.py",
+        old="""    except LeaseHeldError:
+        raise
+    except BaseException:
+""",
+        new="""    except LeaseHeldError:
+        raise
+    except ZeroDivisionError:
+""",
+        tests=(STRIKES + "test_limit_after_the_store_has_answered_gives_the_lease_back",),
+    ),
+    Mutant(
+        name="a transaction whose end is interrupted is dropped",
+        file="fencing/taskrun.py",
+        old="            abandon_transactions(others)",
+        new="            pass",
+        tests=(STRIKES + "test_limit_in_the_commit_is_the_outcome_and_leaves_no_transaction",),
+    ),
+    Mutant(
+        name="a soft time limit in the commit stays the outcome",
+        file="fencing/transactions.py",
+        old="    return None if cause is error else cause",
+        new="    return None",
+        tests=(STRIKES + "test_limit_in_the_commit_is_the_outcome_and_leaves_no_transaction",),
+    ),
+    Mutant(
+        name="an interrupted statement does not run on in the database",
+        file="fencing/transactions.py",
+        old="""        if error is not None:
+            stop_statement(connection)
+""",
+        new="",
+        tests=(LIMITS + "test_soft_limit_in_the_middle_of_a_statement_undoes_the_body_and_leaves_a_usable_child",),
+    ),
+    Mutant(
+        name="an interrupted commit does not run on in the database",
+        file="fencing/transactions.py",
+        old="""            stop_statement(connection)
+            connection.in_atomic_block""",
+        new="""            connection.in_atomic_block""",
+        tests=(LIMITS + "test_c07_soft_limit_in_the_commit_undoes_it_and_the_task_can_be_sent_again",),
+    ),
+    Mutant(
+        name="a task that others wait for in a chord is not skipped",
+        file="fencing/celery.py",
+        old="or self.request.chain or self.request.chord)",
+        new="or self.request.chain)",
+        tests=("tests/celery/test_canvas.py::test_skipping_in_a_chord_is_a_failure_of_the_chord",),
+    ),
+    Mutant(
+        name="a body whose effect is recorded asks for no quiet retry",
+        file="fencing/celery.py",
+        old="if not throw and open_body.get() is not None:",
+        new="if False:",
+        tests=(
+            ROWS
+            + "test_every_way_to_end_undoes_the_body_and_leaves_nothing_behind[prefork-valkey-quiet retry-states4]",
+        ),
+    ),
+    Mutant(
+        name="an operation's key is a task's own",
+        file="fencing/taskrun.py",
+        old="        task=task_name,\n",
+        new="",
+        tests=("tests/celery/test_policy.py::test_one_key_of_two_tasks_is_two_operations",),
+    ),
+    Mutant(
+        name="one key for other arguments is no duplicate",
+        file="fencing/taskpolicy.py",
+        old="return hashlib.sha256(arguments.encode()).hexdigest()",
+        new="return hashlib.sha256(b'').hexdigest()",
+        tests=("tests/celery/test_policy.py::test_one_key_for_two_calls_is_no_duplicate",),
+    ),
+    Mutant(
+        name="a call is the same whether it names a default or not",
+        file="fencing/taskpolicy.py",
+        old="        bound.apply_defaults()\n",
+        new="",
+        tests=("tests/celery/test_calls.py::test_c10_same_call_is_the_same_name_however_it_is_written",),
+    ),
+    Mutant(
+        name="arguments are the same in every process",
+        file="fencing/taskpolicy.py",
+        old="""        return sorted(map(repr, value))""",
+        new="""        return [*map(repr, value)]""",
+        tests=("tests/celery/test_calls.py::test_c10_arguments_are_the_same_in_every_process",),
+    ),
+    Mutant(
+        name="an object is the same argument wherever in memory it is",
+        file="fencing/taskpolicy.py",
+        old="""ADDRESS.sub("", repr(value))""",
+        new="""repr(value)""",
+        tests=("tests/celery/test_calls.py::test_c10_arguments_are_the_same_in_every_process",),
+    ),
+    Mutant(
+        name="a base may be a fenced task itself",
+        file="fencing/celery.py",
+        old="(base,) if issubclass(base, FencedTask) else ",
+        new="",
+        tests=("tests/celery/test_calls.py::test_base_may_be_a_fenced_task_itself",),
     ),
 )
 
