@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from time import time
-from typing import Any, ClassVar, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from celery import Task, current_app, shared_task, signals, states
 from celery.exceptions import Ignore, Retry, SoftTimeLimitExceeded
@@ -41,7 +41,13 @@ REPEATABLE = (StaleWriteError, StaleReadError, LeaseLostError)
 FINAL = (WriteRejectedError, LeaseLostError, PartialEffectError)
 
 
-class FencedTask(Task[Any, Any]):
+if TYPE_CHECKING:
+    CeleryTask = Task[Any, Any]
+else:
+    CeleryTask = Task  # takes no type arguments before Celery 5.7
+
+
+class FencedTask(CeleryTask):
     """Base of the tasks that ``fenced_task`` and ``leased_task`` make; ``self`` in a task with ``bind=True``."""
 
     abstract = True

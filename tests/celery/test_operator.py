@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -13,6 +15,7 @@ import pytest
 from celery import states
 from celery.backends.base import BaseBackend
 from celery.signals import task_postrun, task_received
+from django.core.management import call_command
 from django.db import transaction
 
 from fencing import LeaseHeldError, LeaseLostError, PartialEffectError, StaleWriteError, exceptions, lease
@@ -156,9 +159,26 @@ def test_monitors_see_resource_token_and_holder(worker: Worker, article: Article
         assert (seen.state, seen.resource, seen.token) == ("GRANTED", article.resource, token)
         assert (live := article.live()) and seen.holder == live.holder
         assert seen.result == f"lease of {article.resource}, token {token}", "what flower shows"
+        listed = leases_of_tasks()
+        active = app.control.inspect([worker.name], timeout=5).active()
         article.gate.open()
         assert listen(lambda: seen.state == states.SUCCESS)
         assert (seen.name, seen.result, seen.token) == (tasks.at_gate.name, "9", token)
+    assert listed[result.id] == (article.resource, token)
+    assert active and [one["id"] for one in active[worker.name]] == [result.id]
+
+
+@pytest.mark.slow
+def test_duplicate_succeeds_with_the_recorded_result(worker: Worker, article: Article) -> None:
+    result = worker.send(tasks.retrying, article.sku)
+    assert result.get(timeout=15) == 9
+    result.forget()
+    again = worker.send(tasks.retrying, article.sku, task_id=result.id)
+    assert again.get(timeout=15) == 9
+    assert (again.state, again.traceback) == (states.SUCCESS, None)
+    (line,) = lines(worker, result, "duplicate: ")
+    assert "INFO" in line and article.resource in line
+    assert article.quantity == 9
 
 
 # --- what the recipes promise
@@ -303,6 +323,13 @@ def lines(worker: Worker, result: Any, text: str = "", *, at_least: int = 1) -> 
 
     assert wait_for(there, seconds=15), worker.log()
     return found
+
+
+def leases_of_tasks() -> dict[str, tuple[str, int]]:
+    """Which task holds what, as an operator sees it."""
+    out = StringIO()
+    call_command("fencing", "leases", "--json", stdout=out)
+    return {one["task_id"]: (one["resource"], one["token"]) for one in json.loads(out.getvalue())["leases"]}
 
 
 @contextmanager

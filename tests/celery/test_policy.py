@@ -30,7 +30,7 @@ from fencing import (
     lease,
     leasing,
 )
-from fencing.celery import fenced_task, leased_task
+from fencing.celery import FencedTask, fenced_task, leased_task
 from fencing.models import Operation
 from fencing.scope import holder_info
 from fencing.taskpolicy import make_policy, pause
@@ -96,6 +96,12 @@ def test_pause_doubles_up_to_the_end_of_the_lease_and_of_the_patience() -> None:
     assert 4 <= pause(3, 30) <= 8
     assert 15 <= pause(10_000, 30) <= 30
     assert pause(3, 30, left=0.25) == 0.25
+
+
+def test_base_of_the_tasks_is_celerys_class_itself() -> None:
+    """Celery before 5.7 takes no type arguments: ``Task[Any, Any]`` is for type checkers only."""
+    assert FencedTask.__bases__ == (Task,)
+    assert "__orig_bases__" not in vars(FencedTask)
 
 
 # --- direct and eager calls
