@@ -18,6 +18,8 @@ DEFAULT_ALIAS = "default"
 MAX_TOKEN = 2**53 - 1
 MAX_RESOURCE_LENGTH = 200
 MAX_OPERATION_LENGTH = 200
+# Seconds. What the stores count in milliseconds ends somewhere.
+LONGEST = 10**12
 
 TOP_KEYS = frozenset({"BACKENDS", "RECORD", "RETENTION", "OPERATION_RETENTION", "IDLE_IN_TRANSACTION", "ADMIN_TIMEOUT"})
 BACKEND_KEYS = frozenset({"BACKEND", "CACHE", "DATABASE", "NAMESPACE", "TTL", "BLOCK", "PARTITIONS", "OPTIONS"})
@@ -138,7 +140,7 @@ def idle_in_transaction(ttl: float) -> float:
 
 
 def seconds(value: float | timedelta, what: str, *, error: type[Exception] = ValueError) -> float:
-    """``value`` as a finite number of seconds above 0.
+    """``value`` as a finite number of seconds above 0, at most ``LONGEST``.
 
     Args:
         value: seconds, or a timedelta.
@@ -149,8 +151,10 @@ def seconds(value: float | timedelta, what: str, *, error: type[Exception] = Val
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         kind = TypeError if error is ValueError else error
         raise kind(f"{what} must be a number of seconds or a timedelta, not {value!r}.")
-    if not (math.isfinite(number) and number > 0):
+    if not (0 < number < math.inf):
         raise error(f"{what} must be a finite number of seconds above 0, not {value!r}.")
+    if number > LONGEST:
+        raise error(f"{what} must be at most {LONGEST} seconds, not {value!r}.")
     return float(number)
 
 

@@ -97,12 +97,15 @@ def raise_floor(using: str, namespace: str, token: int, *, patience: float = PAT
     """
     floors = table("ResourceFloor")._base_manager.using(using).filter(namespace=namespace)
     deadline = time.monotonic() + patience
+    features = connections[using].features
     create_floor(connections[using], namespace)
     while True:
         try:
             with transaction.atomic(using=using, durable=True):
-                # Never in the queue: whoever comes after a waiter would wait, too.
-                list(floors.select_for_update(nowait=connections[using].features.has_select_for_update_nowait))
+                # Not on SQLite, which lets nobody wait for his turn to write who has read before.
+                if features.has_select_for_update:
+                    # Never in the queue: whoever comes after a waiter would wait, too.
+                    list(floors.select_for_update(nowait=features.has_select_for_update_nowait))
                 floors.filter(token__lt=token).update(token=token)
             return
         except OperationalError as error:

@@ -14,13 +14,16 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, connections, router, transaction
 from django.db.models import Max, QuerySet
+from django.db.transaction import TransactionManagementError
 from django.utils import timezone
 
 from fencing import conf
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import LiveLease
+from fencing.connections import open_transactions
 from fencing.floors import raise_floor
 from fencing.reigns import databases_of
+from fencing.resources import take_write_lock
 from fencing.tables import table
 from fencing.tokens import draw_from_store, place_of
 
@@ -65,6 +68,11 @@ def prune(*, dry_run: bool = False, batch: int = BATCH) -> Iterator[Pruned]:
         OperationalError: a transaction that holds the floor did not end in time.
         TransactionManagementError: a transaction is open.
     """
+    if aliases := sorted({*open_transactions()} & {*databases()}):
+        raise TransactionManagementError(
+            f"A transaction is open on {', '.join(aliases)}; what prune() forgets is committed batch by batch, so call it "
+            "outside."
+        )
     now = timezone.now()
     history = _before(now, conf.retention())
     operations = _before(now, conf.operation_retention())
@@ -171,7 +179,11 @@ def _rows(name: str, using: str) -> QuerySet[Any]:
 
 
 def _before(now: datetime, seconds: float | None) -> datetime | None:
-    return None if seconds is None else now - timedelta(seconds=seconds)
+    """The time from before which nothing is kept; None where everything is, for ever or for longer than the calendar."""
+    try:
+        return None if seconds is None else now - timedelta(seconds=seconds)
+    except OverflowError:
+        return None
 
 
 def _count(rows: QuerySet[Any], _forget: Callable[..., int]) -> int:
@@ -185,6 +197,7 @@ def _forgetter(batch: int) -> Callable[[QuerySet[Any], Callable[[QuerySet[Any]],
         connection, forgotten = connections[rows.db], 0
         while True:
             with transaction.atomic(using=rows.db, durable=True):
+                take_write_lock(connection)
                 locked = rows.select_for_update(skip_locked=connection.features.has_select_for_update_skip_locked)
                 keys = list(locked.values_list("pk", flat=True)[:batch])
                 if not keys:

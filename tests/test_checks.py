@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,9 @@ def test_the_project_itself_is_clean() -> None:
         ({"BACKENDS": {"default": {**MEMORY, "TTL": float("nan")}}}, "nan"),
         ({"BACKENDS": {"default": {**MEMORY, "TTL": float("inf")}}}, "inf"),
         ({"BACKENDS": {"default": {**MEMORY, "TTL": "30"}}}, "'30'"),
+        ({"BACKENDS": {"default": {**MEMORY, "TTL": 1e300}}}, "at most 1000000000000 seconds"),
+        ({"BACKENDS": {"default": {**MEMORY, "TTL": 10**400}}}, "at most 1000000000000 seconds"),
+        ({"BACKENDS": {"default": MEMORY}, "RETENTION": timedelta.max}, "at most 1000000000000 seconds"),
         ({"BACKENDS": {"default": {**MEMORY, "BLOCK": 0}}}, "BLOCK"),
         ({"BACKENDS": {"default": {**MEMORY, "PARTITIONS": 1.5}}}, "PARTITIONS"),
         ({"BACKENDS": {"default": MEMORY}, "RECORD": "some"}, "some"),

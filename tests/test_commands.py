@@ -25,6 +25,7 @@ from fencing import (
 )
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import Granted, HolderInfo, NeedsRange, Place
+from fencing.management.commands.fencing import Command
 from fencing.management.output import as_table, as_time
 from fencing.models import FencedResource, FencedWrite, Operation, Reign, TokenGrant, TokenRange
 from fencing.ranges import reserve
@@ -478,3 +479,17 @@ def test_tables_are_aligned_and_show_what_is_odd() -> None:
     assert table.splitlines() == ["NAME           N", "a              5", "long?name  12345"]
     assert as_table(["NAME", "N"], []) == "NAME  N"
     assert [as_time(each) for each in (0.44, 12.9, 200, 7500)] == ["0.4 s", "12 s", "3 min 20 s", "2 h 5 min"]
+
+
+@pytest.mark.parametrize(
+    "command", ["leases", "reigns", "guards", "prune --dry-run", "drill --remove drill-00000000", "revoke x --reason y"]
+)
+def test_options_of_every_command_are_known_after_the_sub_command(settings: Any, command: str) -> None:
+    settings.FENCING = {**settings.FENCING, "RETENTION": 60}
+    own = ["--settings", "tests.settings", "--pythonpath", ".", "--traceback", "--no-color", "--skip-checks", "-v", "0"]
+    parser = Command().create_parser("manage.py", "fencing")
+    given = parser.parse_args([*command.split(), *own])
+    assert (given.settings, given.pythonpath, given.verbosity) == ("tests.settings", ".", 0)
+    assert given.traceback and given.no_color and given.skip_checks and not given.force_color
+    before = parser.parse_args(["-v", "2", "--traceback", *command.split()])
+    assert (before.verbosity, before.traceback, before.no_color) == (2, True, False)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection, connections, transaction
 from django.db.models import F
+from django.db.transaction import TransactionManagementError
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from fencing import AlreadyAppliedError, LeaseBackendError, LeaseLostError, StaleWriteError, history, lease, pruning
@@ -26,6 +29,7 @@ from fencing.resources import raise_row
 from inventory_demo.models import Stock, StockDelta
 from tests.concurrency import BOUND, threads, wait_until, waiting_for_locks
 from tests.test_transactions import grant
+from tests.writes.two_threads import sqlite_file
 
 DAY = 86_400.0
 MARIA = pytest.mark.django_db(databases=["default", "maria"], transaction=True)
@@ -546,8 +550,48 @@ def test_command_prints_what_it_did(keep: Callable[..., None]) -> None:
 
 def test_command_refuses_inside_a_transaction(keep: Callable[..., None]) -> None:
     keep(history=DAY)
-    with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
+    with transaction.atomic(), pytest.raises(TransactionManagementError, match="open on default"):
         list(prune())
+
+
+def test_longer_than_the_calendar_is_for_ever(keep: Callable[..., None]) -> None:
+    keep(history=1e12, operations=1e12)
+    assert list(prune()) == []
+
+
+def test_pruning_is_sqlites_writer_before_it_reads(
+    keep: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else SQLite refused it at once when somebody else wrote between its read and its delete."""
+    keep(history=1e-6)
+    monkeypatch.setattr(pruning, "databases", lambda: ["lite"])
+    delete = pruning._delete
+
+    def write_between(rows: Any) -> int:
+        with threads() as start, pytest.raises(OperationalError, match="locked"):
+            start(FencedWrite.objects.using("lite").filter(pk=0).delete).result(BOUND)
+        return delete(rows)
+
+    monkeypatch.setattr(pruning, "_delete", write_between)
+    with sqlite_file(tmp_path / "lite.sqlite3"):
+        written = FencedWrite.objects.using("lite")
+        written.create(
+            namespace=namespace(),
+            token=1,
+            grant_token=1,
+            resource="r",
+            action="update",
+            outcome="stale",
+            at=timezone.now(),
+        )
+        assert next(prune()).rows == 1
+        raise_floor("lite", namespace(), 1)
+        with CaptureQueriesContext(connections["lite"]) as sent:
+            raise_floor("lite", namespace(), 2)
+    first = next(
+        query["sql"] for query in sent if "fencing_resourcefloor" in query["sql"] and "SELECT 1" not in query["sql"]
+    )
+    assert first.startswith("UPDATE")
 
 
 @pytest.mark.parametrize("value", [0, -1, "5", float("nan"), True])

@@ -145,6 +145,7 @@ WAYS_TO_READ: dict[str, Callable[[Stock], Stock]] = {
     "get_or_create": lambda one: Stock.objects.get_or_create(sku=one.sku)[0],
     "latest": lambda one: Stock.objects.filter(sku=one.sku).latest("id"),
     "base manager": lambda one: Stock._base_manager.get(pk=one.pk),
+    "refresh_from_db": lambda one: one.refresh_from_db() or one,  # type: ignore[func-returns-value]
 }
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -25,6 +25,7 @@ class Findings:
     Attributes:
         attempted: stale writes that reached the database.
         refused: those of them that it refused.
+        ways: how many were attempted by each kind of work.
         operations: attempts whose write the database decided on.
         accepted: those of them that took effect.
         failed: attempts that a database or a store failed, apart from all fencing.
@@ -34,6 +35,7 @@ class Findings:
 
     attempted: int
     refused: int
+    ways: Mapping[str, int]
     operations: int
     accepted: int
     failed: int
@@ -46,18 +48,20 @@ class Findings:
 
 
 def check(found: Histories) -> Findings:
-    """Judge a drill. Attempts whose outcome their process did not know are settled first, in place."""
+    """Judge a drill. Attempts whose outcome their process did not know are settled, in place."""
+    unrecorded = tuple(_not_on_record(found))  # settling trusts the record
     settle(found.attempts, found.history, found.final)
     landings = _Landings(found.attempts)
     stale = [(one, newer) for one in found.attempts if (newer := landings.superseding(one)) is not None]
     reached = [one for one, _ in stale if one.accepted or one.outcome in REFUSED]
     wrongs = (
         _wrongly_accepted(stale), _wrongly_refused(found), out_of_order(found), lost_updates(found),
-        duplicates(found.attempts), two_holders(found), _odd(found.attempts),
+        duplicates(found.attempts), two_holders(found), _odd(found.attempts), unrecorded,
     )  # fmt: skip
     return Findings(
         attempted=len(reached),
         refused=sum(not one.accepted for one in reached),
+        ways=Counter(one.kind for one in reached),
         operations=sum(one.outcome not in ("", "held", "failed") for one in found.attempts),
         accepted=sum(one.accepted for one in found.attempts),
         failed=sum(one.outcome == "failed" for one in found.attempts),
@@ -162,3 +166,14 @@ def _odd(attempts: Iterable[Attempt]) -> Iterator[Violation]:
         if one.outcome == "odd":
             text = f"token {one.token} was refused on {one.resource}, but not by the fence: {one.error}"
             yield Violation(kind="odd", text=text, attempts=(one,))
+
+
+def _not_on_record(found: Histories) -> Iterator[Violation]:
+    """Outcomes that a process was told, and the history does not tell. Raw SQL leaves no line."""
+    for one in found.attempts:
+        if one.kind == "raw" or one.outcome not in found.recorded:
+            continue
+        outcome, _number = found.history.get(one.token, ("", 0))
+        if not outcome or (one.accepted and outcome != "accepted"):
+            text = f"what token {one.token} was told on {one.resource} ({one.outcome}) is not in the history"
+            yield Violation(kind="not on record", text=text, attempts=(one,))

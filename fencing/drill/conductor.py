@@ -86,6 +86,8 @@ class Conductor:
         """
         try:
             for number in range(self._plan.workers):
+                if self._ended():
+                    return
                 self._start(str(number + 1))
             self._until_all_are_ready(time.monotonic() + START)
             if self._ended():

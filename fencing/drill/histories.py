@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fencing.drill.attempts import Attempt, Version
@@ -19,6 +19,7 @@ class Histories:
         history: outcome and number of what is on record in ``FencedWrite``, by the token of the grant.
         forgets: from when to when the store forgot, each time.
         ttl: seconds that a lease lives without renewal.
+        recorded: outcomes of which there must be a line in ``history``.
     """
 
     attempts: Sequence[Attempt]
@@ -26,6 +27,7 @@ class Histories:
     history: dict[int, tuple[str, int]]
     forgets: Sequence[tuple[float, float]] = ()
     ttl: float = 0.5
+    recorded: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,8 @@ class Violation:
     """Something that must not be.
 
     Attributes:
-        kind: "wrongly accepted", "wrongly refused", "out of order", "lost update", "duplicate", "two holders" or "odd".
+        kind: "wrongly accepted", "wrongly refused", "out of order", "lost update", "duplicate", "two holders",
+            "odd" or "not on record".
         text: what is wrong.
         attempts: those that show it.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,7 @@ class Plan:
         dawdles: the share of those who take over from a sleeper that work slowly.
         rows: how many rows belong to each resource.
         kinds: how often each kind of work is chosen.
-        sleepers: the same for work in which the process is going to be stopped.
+        sleepers: the kinds of work in which a process is going to be stopped, in turn.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Plan:
     dawdles: float = 0.5
     rows: int = ROWS
     kinds: Mapping[str, int] = field(default_factory=lambda: KINDS)
-    sleepers: Mapping[str, int] = field(default_factory=lambda: KINDS)
+    sleepers: Collection[str] = tuple(KINDS)
 
     @property
     def resources(self) -> int:

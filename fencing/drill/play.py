@@ -17,7 +17,7 @@ from typing import Any
 
 from django.conf import ENVIRONMENT_VARIABLE
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, transaction
+from django.db import DatabaseError, connections, transaction
 
 from fencing.backends import get_backend
 from fencing.backends.memory import MemoryBackend
@@ -29,9 +29,30 @@ from fencing.drill.journal import events_of
 from fencing.drill.plan import Plan
 from fencing.drill.scratch import create_table, forget, having, own_rows, own_setting, remove, scratch_model
 from fencing.drill.worker import cooperative
+from fencing.exceptions import LeaseBackendError
 from fencing.tables import table
 
 Progress = Callable[[float, dict[str, int]], None]
+
+
+class LeftBehindError(Exception):
+    """Something of the drill could not be removed.
+
+    Args:
+        name: the drill's.
+        error: what was in the way.
+        before: what had ended the drill already, or None.
+    """
+
+    def __init__(self, name: str, error: Exception, before: BaseException | None) -> None:
+        super().__init__(name, error, before)
+        self.name = name
+        self.error = error
+        self.before = before
+
+    def __str__(self) -> str:
+        first = f"{self.before} Then something of it" if self.before else "Something of it"
+        return f"Drill {self.name}: {first} could not be removed: {self.error}"
 
 
 class InterruptedDrillError(Exception):
@@ -112,6 +133,7 @@ def play(plan: Plan, *, keep: bool = False, progress: Progress = lambda _seconds
         InterruptedDrillError: a signal came.
         CrashError: a process failed.
         LeaseBackendError, DatabaseError: the store or the database did.
+        LeftBehindError: something could not be removed, whatever came before.
     """
     with _signals() as caught, having(plan.fencing):
         # A database that is not migrated is told before there is anything to remove from it.
@@ -119,10 +141,20 @@ def play(plan: Plan, *, keep: bool = False, progress: Progress = lambda _seconds
             rows.exists()
         try:
             played = _played(plan, progress, caught)
-        finally:
+        except BaseException as error:
             if not keep:
-                remove(plan)
+                _remove(plan, before=error)
+            raise
+        if not keep:
+            _remove(plan, before=None)
     return played
+
+
+def _remove(plan: Plan, *, before: BaseException | None) -> None:
+    try:
+        remove(plan)
+    except (DatabaseError, LeaseBackendError) as error:
+        raise LeftBehindError(plan.name, error, before) from error
 
 
 def _played(plan: Plan, progress: Progress, caught: list[int]) -> Played:
@@ -136,9 +168,17 @@ def _played(plan: Plan, progress: Progress, caught: list[int]) -> Played:
     final, history = _left(plan)
     events = [event for path in sorted(Path(plan.folder).glob("*.jsonl")) for event in events_of(path)]
     found = Histories(
-        attempts=attempts_of(events), final=final, history=history, forgets=conductor.forgets, ttl=plan.ttl
-    )
+        attempts=attempts_of(events), final=final, history=history, forgets=conductor.forgets, ttl=plan.ttl,
+        recorded=recorded_outcomes(plan),
+    )  # fmt: skip
     return Played(plan=plan, findings=check(found), begun=conductor.begun, forgets=len(conductor.forgets))
+
+
+def recorded_outcomes(plan: Plan) -> tuple[str, ...]:
+    """The outcomes that must be on record: on SQLite a refusal may wait for its turn until its process has ended."""
+    if not plan.fenced:
+        return ()
+    return ("accepted",) if connections[plan.database].vendor == "sqlite" else ("accepted", "stale", "stale-read")
 
 
 def _left(plan: Plan) -> tuple[list[Version], dict[int, tuple[str, int]]]:
@@ -161,7 +201,10 @@ def _left(plan: Plan) -> tuple[list[Version], dict[int, tuple[str, int]]]:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect the signals that ask to end, so that nothing is left half done; where none can be caught, none are."""
+    """Collect the signals that ask to end, so that nothing is left half done; where none can be caught, none are.
+
+    Those that this process was started to ignore, as by ``nohup``, stay ignored.
+    """
     caught: list[int] = []
 
     def catch(number: int, _frame: FrameType | None) -> None:
@@ -170,6 +213,7 @@ def _signals() -> Iterator[list[int]]:
     wanted = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():
         wanted = []
+    wanted = [number for number in wanted if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, catch) for number in wanted}
     try:
         yield caught

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from django.apps import apps
 from django.apps.registry import Apps
 from django.conf import settings
 from django.core.signals import setting_changed
-from django.db import connections, models
+from django.db import connections, models, transaction
 
 from fencing.backends import get_backend
 from fencing.backends.base import LeaseBackend
@@ -73,7 +73,13 @@ def scratch_model(plan: Plan) -> type[models.Model]:
 
 def create_table(plan: Plan, model: type[models.Model]) -> None:
     """Create the table with its guard, and its rows."""
-    with connections[plan.database].schema_editor() as editor:
+    connection = connections[plan.database]
+    # Django's editor leaves its transaction open when the guard, which comes at its end, is refused.
+    outside = connection.vendor == "postgresql"
+    with (
+        transaction.atomic(using=plan.database) if outside else nullcontext(),
+        connection.schema_editor(atomic=not outside) as editor,
+    ):
         editor.create_model(model)
     rows = [model(pk=number + 1, group=number // plan.rows + 1) for number in range(plan.resources * plan.rows)]
     model._base_manager.using(plan.database).bulk_create(rows)
@@ -82,22 +88,26 @@ def create_table(plan: Plan, model: type[models.Model]) -> None:
 def remove(plan: Plan) -> None:
     """Remove all of a drill: the store's keys, the scratch table, the rows in the app's tables. To repeat it is safe."""
     backend = get_backend(plan.name)
-    try:
-        forget(backend)
-    finally:  # A store that does not answer must not keep the table; its keys go by another try.
-        _remove_rows(plan, backend)
+    # What cannot be removed must not keep the rest; it goes by another try.
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, plan.folder, ignore_errors=True)
+        stack.callback(_remove_rows, plan, backend)
+        stack.callback(_remove_table, plan)
+        stack.callback(forget, backend)
 
 
-def _remove_rows(plan: Plan, backend: LeaseBackend) -> None:
+def _remove_table(plan: Plan) -> None:
     connection = connections[plan.database]
     if plan.table in connection.introspection.table_names():
         with connection.schema_editor() as editor:
             editor.delete_model(scratch_model(plan))
+
+
+def _remove_rows(plan: Plan, backend: LeaseBackend) -> None:
     # Again until there is nothing: the last statement of a process that was killed may come after it.
     # Without a word to receivers of the signals of models, who are the user's.
     while any(rows._raw_delete(rows.db) for rows in own_rows(plan, backend.config.database)):
         pass
-    shutil.rmtree(plan.folder, ignore_errors=True)
 
 
 def own_rows(plan: Plan, numbers: str) -> Iterator[Any]:

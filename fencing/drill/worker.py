@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -107,7 +108,7 @@ def _work(plan: Plan, worker: str, journal: Journal, line: Connection, waiting: 
     if until is None:
         return
     begun = until - plan.seconds
-    chances, tally = Chances(plan, worker), _Tally(line)
+    chances, tally, sleepers = Chances(plan, worker), _Tally(line), sleeping_kinds(plan, worker)
     for number in itertools.count():
         if time.monotonic() >= until:
             break
@@ -116,7 +117,7 @@ def _work(plan: Plan, worker: str, journal: Journal, line: Connection, waiting: 
                 return
             waiting.append(job)
         name = f"{worker}-{number}"
-        job = waiting.pop(0) if waiting else _job(draw, plan, begun, name, chances.next())
+        job = waiting.pop(0) if waiting else _job(draw, plan, begun, name, chances.next(), sleepers)
         tally.add(work.do(name, job, chances.dawdle()))
         if job.key and not job.again and draw.random() < 0.5:
             waiting.append(_again(job))
@@ -138,10 +139,20 @@ class _Tally:
             self._line.send(("counts", dict(self._counts)))
 
 
-def _job(draw: random.Random, plan: Plan, begun: float, name: str, fault: Fault | None) -> Job:
-    sleeps = fault is not None and fault.what == "pause"
-    kinds = plan.sleepers if sleeps else plan.kinds_at(time.monotonic() - begun)
-    (kind,) = draw.choices(list(kinds), list(kinds.values()))
+def sleeping_kinds(plan: Plan, worker: str) -> Iterator[str]:
+    """The kinds of work in which a process is stopped: in turn, the next process one further on, so that none is left out."""
+    order = sorted(plan.sleepers)
+    random.Random(f"{plan.seed} sleepers").shuffle(order)  # noqa: S311
+    first = int(worker.partition(".")[0]) % len(order)
+    return itertools.cycle([*order[first:], *order[:first]])
+
+
+def _job(draw: random.Random, plan: Plan, begun: float, name: str, fault: Fault | None, sleepers: Iterator[str]) -> Job:
+    if fault is not None and fault.what == "pause":
+        kind = next(sleepers)
+    else:
+        kinds = plan.kinds_at(time.monotonic() - begun)
+        (kind,) = draw.choices(list(kinds), list(kinds.values()))
     group = draw.randrange(plan.resources)
     return Job(
         kind=kind,

@@ -7,12 +7,14 @@ from argparse import ArgumentTypeError
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
+from django.db import DatabaseError
 
 from fencing.drill.conductor import CrashError
-from fencing.drill.plan import FAULTS, PAUSE_RATE
-from fencing.drill.play import InterruptedDrillError, Played, new_plan, plan_of, play
+from fencing.drill.plan import FAULTS, PAUSE_RATE, Plan
+from fencing.drill.play import InterruptedDrillError, LeftBehindError, Played, new_plan, plan_of, play
 from fencing.drill.report import as_object, progress, rows, stories, verdict
 from fencing.drill.scratch import having, remove
+from fencing.exceptions import FencingError
 from fencing.management.output import as_json, as_table
 
 ABOUT = "let real processes pause, die and wake up, and see the database refuse every stale write"
@@ -85,7 +87,11 @@ def run(
         err.write("\nInterrupted. " + (_kept(plan.name) if keep else "Everything of the drill has been removed."))
         sys.exit(128 + interrupted.number)
     except CrashError as crash:
-        raise CommandError(f"A process of the drill failed:\n{crash}") from crash
+        raise CommandError(f"A process of the drill failed:\n{crash}{_kept_too(plan, keep)}") from crash
+    except LeftBehindError as left:
+        raise CommandError(f"{left}\n`fencing drill --remove {plan.name}` tries it again.") from left
+    except (FencingError, DatabaseError) as error:
+        raise CommandError(f"The drill came to no end: {error}{_kept_too(plan, keep)}") from error
     if shown:
         err.write("\r\033[K", ending="")
     passed, line = verdict(played.findings, fenced=plan.fenced)
@@ -105,6 +111,10 @@ def _write(out: OutputWrapper, played: Played, line: str) -> None:
     for text in stories(played.findings, played.begun, played.plan.seed):
         out.write(text)
     out.write(line)
+
+
+def _kept_too(plan: Plan, keep: bool) -> str:
+    return f"\n{_kept(plan.name)}" if keep else ""
 
 
 def _kept(name: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from fencing.drill.attempts import Attempt, Version, attempts_of, unfinished
 from fencing.drill.checker import Findings, check
 from fencing.drill.histories import Histories
+from fencing.drill.plan import KINDS
 from fencing.drill.report import as_object, stories, timeline, verdict
 
 RESOURCE = "drill:1"
@@ -253,3 +254,32 @@ def test_operation_of_a_killed_process_is_to_be_sent_again() -> None:
     assert (job.key, job.resource, job.row, job.delta, job.again, job.fault) == ("k", RESOURCE, 1, -3, True, None)
     assert unfinished([*events, {"at": 1.0, "what": "stale", "worker": "a", "attempt": "a", "error": ""}]) is None
     assert unfinished([]) is None
+
+
+# --- what is on record
+
+
+def test_what_a_process_was_told_must_be_on_record() -> None:
+    recorded = ("accepted", "stale", "stale-read")
+    on_record = {33: ("stale", 33), 34: ("accepted", 34)}
+    assert kinds(judged(REFUSED, NEWER, history=on_record, recorded=recorded)) == []
+    for token, (name, *_) in {33: ["sleeper"], 34: ["newer"]}.items():
+        left_out = {one: line for one, line in on_record.items() if one != token}
+        (found,) = judged(REFUSED, NEWER, history=left_out, recorded=recorded).violations
+        assert (found.kind, [one.name for one in found.attempts]) == ("not on record", [name])
+    lied = {**on_record, 34: ("stale", 34)}
+    assert kinds(judged(REFUSED, NEWER, history=lied, recorded=recorded)) == ["not on record"]
+    assert kinds(judged(REFUSED, NEWER, history={34: ("accepted", 34)}, recorded=("accepted",))) == []
+    raw = replace(NEWER, kind="raw")
+    assert kinds(judged(replace(REFUSED, kind="raw", outcome="guard"), raw, recorded=recorded)) == []
+
+
+def test_ways_that_were_not_tried_are_named() -> None:
+    passed, line = verdict(judged(REFUSED, NEWER), fenced=True)
+    assert passed
+    assert line.endswith(
+        " None of them was by save() of F() or QuerySet.update() or lease.atomic() or raw SQL; "
+        "give it more --seconds to try that, too."
+    )
+    every = [replace(REFUSED, name=kind, token=number, kind=kind) for number, kind in enumerate(KINDS, 28)]
+    assert verdict(judged(*every, NEWER), fenced=True)[1].endswith("the database refused every one of them.")

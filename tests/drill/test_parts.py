@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from django.core.management import CommandError, call_command
 from fencing.drill.faults import Chances
 from fencing.drill.journal import Journal, events_of
 from fencing.drill.plan import FAULTS, KINDS, Plan
+from fencing.drill.worker import sleeping_kinds
 from tests.documents import ROOT
 
 PLAN = Plan(
@@ -54,6 +56,12 @@ def test_one_seed_gives_the_same_kinds_and_faults(monkeypatch: pytest.MonkeyPatc
     assert kinds == [PLAN.kinds_at(second + 0.5) for second in range(30)]
     assert set().union(*kinds) == set(KINDS) and len({tuple(each) for each in kinds}) > 5
     assert all(each for each in kinds)
+
+
+def test_sleepers_of_few_processes_meet_every_kind_of_work() -> None:
+    found = [next(sleeping_kinds(PLAN, str(worker))) for worker in range(1, len(KINDS) + 1)]
+    assert sorted(found) == sorted(KINDS)
+    assert set(islice(sleeping_kinds(PLAN, "2.5"), len(KINDS))) == set(KINDS)
 
 
 def test_pauses_outlive_the_lease_and_the_first_process_begins_with_one() -> None:

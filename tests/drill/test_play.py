@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -11,13 +12,17 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django_redis import get_redis_connection
 
+from fencing.drill.conductor import Conductor, CrashError
+from fencing.drill.plan import Plan
 from fencing.drill.play import Played, new_plan, plan_of, play
 from fencing.models import TokenRange
 from tests.concurrency import wait_until
@@ -222,8 +227,59 @@ def test_command_that_keeps_says_where(process_environment: dict[str, str]) -> N
 def test_command_without_a_store_names_the_drill_and_leaves_no_table(process_environment: dict[str, str]) -> None:
     nowhere = {**process_environment, "REDIS_URL": "redis://127.0.0.1:1/1"}
     out, err = command(nowhere, "--workers", "2", "--seconds", "1").communicate(timeout=120)
-    assert "Lease backend 'drill-" in err.splitlines()[-1], out + err
+    assert re.search(r"`fencing drill --remove drill-[0-9a-f]{8}` tries it again", err.splitlines()[-1]), out + err
+    assert "Lease backend 'drill-" in err
     assert left() == []
+
+
+def test_rights_that_lack_are_told_with_the_drill_to_remove(process_environment: dict[str, str]) -> None:
+    """The role may create a table, but neither replace the guard's function nor delete from the app's tables."""
+    role = f"poor_{secrets.token_hex(4)}"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"CREATE ROLE {role} LOGIN PASSWORD 'poor'; GRANT USAGE, CREATE ON SCHEMA public TO {role}; "
+            f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {role}; "
+            f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {role}"
+        )
+    try:
+        server = connection.settings_dict
+        place = f"{quote(server['HOST'] or 'localhost', safe='')}:{server['PORT'] or 5432}"
+        poor = {**process_environment, "DATABASE_URL": f"postgres://{role}:poor@{place}/{server['NAME']}"}
+        out, err = command(poor, "--workers", "2", "--seconds", "1").communicate(timeout=120)
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert "must be owner of function fencing_guard" in err, out + err
+    assert left() == ["TokenRange"], "the table and the journals must go, whatever else cannot"
+    found = re.search(r"--remove (drill-[0-9a-f]{8})", err)
+    assert found is not None, err
+    call_command("fencing", "drill", "--remove", found[1])
+
+
+def test_crash_of_a_drill_that_keeps_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(_plan: Plan, *_more: Any) -> None:
+        raise CrashError("status 1")
+
+    monkeypatch.setattr("fencing.drill.play._played", crash)
+    with pytest.raises(CommandError, match=r"status 1\nEverything was kept in namespace drill-"):
+        call_command("fencing", "drill", "--keep")
+
+
+def test_signal_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under nohup."""
+    monkeypatch.setattr("fencing.drill.play._played", lambda *_args: signal.getsignal(signal.SIGHUP))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert play(new_plan(using="default")) == signal.SIG_IGN  # type: ignore[comparison-overlap]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_end_is_asked_for_while_processes_are_started() -> None:
+    plan = new_plan(using="default", workers=1000)
+    conductor = Conductor(plan, lambda: None, lambda: True)
+    conductor.play(lambda *_args: None)
+    assert conductor.begun == 0
 
 
 def wait_for_work(conductor: int) -> list[int]:

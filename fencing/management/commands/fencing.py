@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from argparse import ArgumentTypeError
+from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -73,6 +73,7 @@ class Command(BaseCommand):
                 "--using", default=DEFAULT_ALIAS, help='alias in FENCING["BACKENDS"] (default: %(default)s)'
             )
         parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+        _take_djangos_own(parser)
         parser.set_defaults(run=run)
         return parser
 
@@ -201,6 +202,15 @@ def _told(done: Revocation) -> str:
         return f"Nobody held the lease of {done.resource!r}. {refused}"
     ended = "was revoked" if done.removed else "ended by itself meanwhile"
     return f"The lease of {done.resource!r}, token {done.lease.token}, {ended}. {refused}"
+
+
+def _take_djangos_own(parser: CommandParser) -> None:
+    """Django's options for every command, which would else be unknown after the name of the sub-command."""
+    for name in ("--settings", "--pythonpath"):
+        parser.add_argument(name, default=SUPPRESS, help=SUPPRESS)
+    for name in ("--traceback", "--no-color", "--force-color", "--skip-checks"):
+        parser.add_argument(name, action="store_true", default=SUPPRESS, help=SUPPRESS)
+    parser.add_argument("-v", "--verbosity", type=int, choices=range(4), default=SUPPRESS, help=SUPPRESS)
 
 
 def _positive(text: str) -> int:
