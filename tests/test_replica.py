@@ -137,6 +137,11 @@ def test_row_that_only_the_replica_has_is_missing(sku: str) -> None:
     assert on_primary(sku) is None
 
 
+def refreshed(one: Stock) -> Stock:
+    one.refresh_from_db()
+    return one
+
+
 WAYS_TO_READ: dict[str, Callable[[Stock], Stock]] = {
     "get": lambda one: Stock.objects.get(sku=one.sku),
     "raw": lambda one: next(iter(Stock.objects.raw("SELECT * FROM inventory_demo_stock WHERE id = %s", [one.pk]))),
@@ -145,7 +150,7 @@ WAYS_TO_READ: dict[str, Callable[[Stock], Stock]] = {
     "get_or_create": lambda one: Stock.objects.get_or_create(sku=one.sku)[0],
     "latest": lambda one: Stock.objects.filter(sku=one.sku).latest("id"),
     "base manager": lambda one: Stock._base_manager.get(pk=one.pk),
-    "refresh_from_db": lambda one: one.refresh_from_db() or one,  # type: ignore[func-returns-value]
+    "refresh_from_db": refreshed,
 }
 
 
