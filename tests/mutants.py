@@ -81,6 +81,7 @@ DATABASE = "tests/backends/test_database.py::"
 COMMANDS = "tests/test_commands.py::"
 OPERATOR = "tests/celery/test_operator.py::"
 POLICY = "tests/celery/test_policy.py::"
+POOLS = "tests/celery/test_pools.py::"
 ROWS = "tests/celery/test_rows.py::"
 STRIKES = "tests/celery/test_interruptions.py::"
 LIMITS = "tests/celery/test_time_limits.py::"
@@ -1676,6 +1677,13 @@ _held = _Shared()""",
         old="    holder_info.set(info)\n    task_fields.set(fields)\n",
         new="    task_fields.set(fields)\n",
         tests=(ROWS + "test_every_way_to_end_undoes_the_body_and_leaves_nothing_behind[threads-valkey-error-states0]",),
+    ),
+    Mutant(
+        name="whatever interrupts a greenlet leaves nothing in its context",
+        file="fencing/taskrun.py",
+        old="    except BaseException as error:\n        if isinstance(error, limit)",
+        new="    except Exception as error:\n        if isinstance(error, limit)",
+        tests=(POOLS + "test_greenlet_that_is_interrupted_anywhere_leaves_nothing_behind",),
     ),
     Mutant(
         name="a refusal is logged",

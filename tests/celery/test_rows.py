@@ -263,6 +263,22 @@ def test_hard_time_limit_undoes_the_body_where_the_pool_has_such_limits(
         assert context_of(worker, combination, told) == [[], "", ""]
 
 
+def test_revocation_undoes_the_body_where_the_pool_can_end_a_task(
+    worker: Worker, combination: Combination, article: Article
+) -> None:
+    result = worker.send(tasks.ending, article.sku, "at the gate")
+    told = article.report()
+    worker.control.revoke(result.id, terminate=True)
+    if combination.pool in ("prefork", "gevent"):
+        assert reaches(result, "REVOKED")
+        assert wait_for(article.is_free, seconds=15)
+        assert article.quantity == 10
+    else:
+        assert_goes_on_beyond(result, article, told["at"] + 1.5)
+    if not combination.has_children:
+        assert context_of(worker, combination, told) == [[], "", ""]
+
+
 # --- worker killed
 
 
