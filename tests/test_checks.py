@@ -19,7 +19,7 @@ from django.test import override_settings
 from django.test.utils import isolate_apps
 
 import fencing
-from fencing import checks, guard_audit, mariadbchecks, modelchecks
+from fencing import checks, guard_audit, mariadbchecks, modelchecks, taskchecks
 from fencing.fields import TokenField
 from fencing.models import FencedModel
 from fencing.querysets import FencedQuerySet
@@ -646,6 +646,6 @@ def test_every_check_is_documented() -> None:
     documented = (project.parent / "docs" / "checks.md").read_text()
     anchors = set(re.findall(r"^\(fencing-([ew]\d{3})\)=$", documented, re.MULTILINE))
     titles = set(re.findall(r"^### fencing\.([EW]\d{3}): ", documented, re.MULTILINE))
-    known = set(checks.REMEDIES) | set(modelchecks.HINTS) | backends
+    known = set(checks.REMEDIES) | set(modelchecks.HINTS) | set(taskchecks.HINTS) | backends
     assert titles == known
     assert {anchor.upper() for anchor in anchors} == known

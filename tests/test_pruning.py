@@ -567,9 +567,14 @@ def test_pruning_is_sqlites_writer_before_it_reads(
     monkeypatch.setattr(pruning, "databases", lambda: ["lite"])
     delete = pruning._delete
 
+    def become_writer() -> None:
+        with connections["lite"].cursor() as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            cursor.execute("ROLLBACK")
+
     def write_between(rows: Any) -> int:
         with threads() as start, pytest.raises(OperationalError, match="locked"):
-            start(FencedWrite.objects.using("lite").filter(pk=0).delete).result(BOUND)
+            start(become_writer).result(BOUND)
         return delete(rows)
 
     monkeypatch.setattr(pruning, "_delete", write_between)

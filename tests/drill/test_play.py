@@ -250,6 +250,7 @@ def test_rights_that_lack_are_told_with_the_drill_to_remove(process_environment:
         with connection.cursor() as cursor:
             cursor.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
     assert "must be owner of function fencing_guard" in err, out + err
+    assert "transaction is aborted" not in err, "what was in the way of the removal"
     assert left() == ["TokenRange"], "the table and the journals must go, whatever else cannot"
     found = re.search(r"--remove (drill-[0-9a-f]{8})", err)
     assert found is not None, err
