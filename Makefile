@@ -4,10 +4,12 @@
 PYTHON ?=
 WORKERS ?= 2
 ROWS ?= 5000000
+DELTAS ?= 2000
+SEED ?= 1
 ARGS ?=
 RUN = .venv/bin/python
 
-.PHONY: help demo test test-all matrix matrix-postgres matrix-celery bigtable serve lint format mutants clean
+.PHONY: help demo test test-all matrix matrix-postgres matrix-celery bigtable fire serve lint format mutants clean
 
 help:
 	@echo "make demo     a sleeping worker is overtaken, woken up, and refused by PostgreSQL"
@@ -17,6 +19,7 @@ help:
 	@echo "make matrix-postgres  the tests of guard, writes, leases and transactions on each PostgreSQL of Debian's packages, 15 to 18"
 	@echo "make matrix-celery    the Celery tasks in every pool (prefork, threads, gevent, solo) on Valkey and on RabbitMQ"
 	@echo "make bigtable fence a table of ROWS rows (5000000) while it is in use, on each database, and print who waited how long"
+	@echo "make fire     DELTAS deltas of stocks (2000) while their workers are paused, killed and restarted, by SEED (1)"
 	@echo "make serve    the example project in the browser"
 	@echo "make lint     style, types, import layers, missing migrations"
 	@echo "make format   apply the formatter"
@@ -43,6 +46,9 @@ matrix-celery: .venv/ready
 bigtable: .venv/ready
 	@FENCING_TEST_ROWS=$(ROWS) $(RUN) -m pytest -s tests/guards/test_busy_tables.py \
 	  -k "hardly_wait or no_statement_reads or all_of_it" $(ARGS)
+
+fire: .venv/ready
+	@FENCING_TEST_DELTAS=$(DELTAS) FENCING_TEST_SEED=$(SEED) $(RUN) -m pytest -s tests/celery/test_fire.py $(ARGS)
 
 serve: .venv/ready
 	@$(RUN) manage.py serve

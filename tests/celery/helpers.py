@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from fencing.backends import get_backend
 from fencing.backends.base import LiveLease
 from fencing.models import FencedWrite
 from fencing.tokens import place_of
+from inventory_demo.celery import app
 from inventory_demo.gate import Gate
 from inventory_demo.models import Stock
 from inventory_demo.server_support import wait_for
@@ -113,3 +115,29 @@ def in_other_context(function: Callable[[], Any]) -> Any:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call).result(timeout=30)
+
+
+@contextmanager
+def hearing(note: Callable[[dict[str, Any]], Any]) -> Iterator[Callable[..., bool]]:
+    """Hear every event of the workers; yield a function that listens until a condition holds, and says whether it does."""
+    probed: list[Any] = []
+    with app.connection_for_read() as broker:
+        receiver: Any = app.events.Receiver(broker, handlers={"*": note, "probe-monitor": probed.append})
+        with receiver.consumer_context(wakeup=False) as (connection, _channel, _consumers):
+
+            def listen(condition: Callable[[], Any], seconds: float = 15) -> bool:
+                def heard() -> bool:
+                    with suppress(TimeoutError):
+                        for _ in range(50):
+                            connection.drain_events(timeout=0.1)
+                    return bool(condition())
+
+                return wait_for(heard, seconds=seconds)
+
+            def is_subscribed() -> bool:
+                with app.events.default_dispatcher() as events:
+                    events.send("probe-monitor")
+                return bool(probed)
+
+            assert listen(is_subscribed)
+            yield listen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from time import sleep
 from typing import Any
 
 from celery import Task, shared_task
@@ -14,12 +15,14 @@ from fencing import StaleWriteError, current_lease
 from fencing.celery import FencedTask, fenced_task, leased_task
 from fencing.scope import held_leases, holder_info
 from inventory_demo.gate import Gate
-from inventory_demo.models import Stock
+from inventory_demo.models import Stock, StockDelta
 from inventory_demo.server_support import wait_for
 from tests.celery.helpers import overtake, report, revoke
 
 PATIENCE = 20.0
 TTL = 2
+# Seconds that a body works where the lease is to be in demand for longer than a slot is waited in.
+WORK = 0.02
 
 
 def change(sku: str, delta: int) -> int:
@@ -205,6 +208,22 @@ def losing_once(sku: str, how: str) -> int:
 def held_resources() -> list[str]:
     """What the present context holds."""
     return [held.resource for held in held_leases()]
+
+
+def keep(self: FencedTask, sku: str, delta: int) -> int:
+    """Change, with a line in the ledger."""
+    StockDelta.objects.create(sku=sku, delta=delta, reason="test", operation=self.operation or "")
+    return change(sku, delta)
+
+
+def work(self: FencedTask, sku: str, delta: int) -> int:
+    """The same with some work that takes time."""
+    sleep(WORK)
+    return keep(self, sku, delta)
+
+
+patient = fenced_task(resource="stock:{sku}", ttl=30, bind=True, name="tests.patient")(keep)
+crowded = fenced_task(resource="stock:{sku}", ttl=30, bind=True, name="tests.crowded", busy_wait=1.5 * WORK)(work)
 
 
 def times_run(sku: str) -> int:

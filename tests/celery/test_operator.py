@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ from inventory_demo.models import Stock
 from inventory_demo.server_support import wait_for
 from inventory_demo.worker import Worker
 from tests.celery import tasks
-from tests.celery.helpers import Article, in_other_context, overtake, reaches
+from tests.celery.helpers import Article, hearing, in_other_context, overtake, reaches
 
 OURS = [
     name for name, value in vars(exceptions).items() if str(getattr(value, "__module__", "")) == exceptions.__name__
@@ -336,23 +336,5 @@ def leases_of_tasks() -> dict[str, tuple[str, int]]:
 def monitor() -> Iterator[tuple[Any, Callable[[Callable[[], Any]], bool]]]:
     """What a monitor such as flower knows, and a function that lets it listen until a condition holds."""
     state = app.events.State()
-    probed: list[Any] = []
-    with app.connection_for_read() as broker:
-        receiver = app.events.Receiver(broker, handlers={"*": state.event, "probe-monitor": probed.append})
-        with receiver.consumer_context(wakeup=False) as (connection, _channel, _consumers):
-
-            def listen(condition: Callable[[], Any]) -> bool:
-                def heard() -> bool:
-                    with suppress(TimeoutError):
-                        connection.drain_events(timeout=0.1)
-                    return bool(condition())
-
-                return wait_for(heard, seconds=15)
-
-            def is_subscribed() -> bool:
-                with app.events.default_dispatcher() as events:
-                    events.send("probe-monitor")
-                return bool(probed)
-
-            assert listen(is_subscribed)
-            yield state, listen
+    with hearing(state.event) as listen:
+        yield state, listen
