@@ -64,7 +64,7 @@ def contend(worker: Worker, article: Article, task: Any, tasks: int) -> Events:
     events = Events()
     with hearing(events.note) as listen:
         results = [worker.send(task, article.sku, 1) for _ in range(tasks)]
-        assert listen(lambda: len(events.succeeded) == tasks, 120), f"{len(events.succeeded)} of {tasks} tasks ended"
+        assert listen(lambda: len(events.succeeded) == tasks, 240), f"{len(events.succeeded)} of {tasks} tasks ended"
     assert sorted(result.get(timeout=15) for result in results) == list(range(11, 11 + tasks))
     assert article.quantity == 10 + tasks
     ledger = StockDelta.objects.filter(sku=article.sku)

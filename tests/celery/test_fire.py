@@ -40,6 +40,7 @@ def test_stocks_are_the_sum_of_their_deltas_whatever_strikes_the_workers_and_the
     print(json.dumps(found, indent=2))
     record_property("fire", found)
     assert found["all ended"], found
+    assert found["lost by a worker"] == []
     assert found["wrong quantities"] == []
     assert found["repeated operations"] == []
     assert found["successes without effect"] == []
