@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from statistics import median
 from unittest.mock import patch
 
+# Of the column with the names.
+WIDTH = 72
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -20,18 +23,20 @@ class Row:
     Attributes:
         name: what was measured, and in which unit if that is no ratio.
         ratio: the figure.
-        goal: its bound.
+        goal: its bound; None for a figure that only stands beside another.
         at_least: the bound is a lower one.
     """
 
     name: str
     ratio: float
-    goal: float
+    goal: float | None
     at_least: bool = False
 
     @property
     def met(self) -> bool:
         """Whether the figure is within its bound."""
+        if self.goal is None:
+            return True
         return self.ratio >= self.goal if self.at_least else self.ratio <= self.goal
 
 
@@ -90,9 +95,14 @@ def report(rows: Iterable[Row], *, as_json: bool) -> None:
         print(json.dumps({"rows": found}))
         return
     for row in rows:
-        print(
-            f"{row.name:60} {row.ratio:9.3f}  {'>=' if row.at_least else '<='} {row.goal:<6g} {'met' if row.met else 'MISSED'}"
-        )
+        print(f"{row.name:{WIDTH}} {row.ratio:9.3f}  {verdict(row)}")
+
+
+def verdict(row: Row) -> str:
+    """The goal, and whether it is met."""
+    if row.goal is None:
+        return "no goal"
+    return f"{'>=' if row.at_least else '<='} {row.goal:<6g} {'met' if row.met else 'MISSED'}"
 
 
 @contextmanager
