@@ -17,20 +17,22 @@ from tests.celery.helpers import Article, reaches
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("where", ["read", "write"])
 def test_i5_killed_before_its_commit_it_runs_again_under_a_higher_token(
-    worker: Worker, article: Article, where: str
+    worker: Worker, article: Article, other: Article
 ) -> None:
-    result = worker.send(faulttasks.redelivered, article.sku, where)
-    first = article.report()
-    os.kill(article.report()["pid"], signal.SIGKILL)
-    assert result.get(timeout=30) == 9
-    again = article.report()
-    assert again["event"] == "began"
-    assert again["token"] > first["token"]
-    assert article.quantity == 9
-    assert article.outcomes() == ["accepted"]
-    assert wait_for(article.is_free, seconds=15)
+    places = {"read": article, "write": other}
+    results = {where: worker.send(faulttasks.redelivered, one.sku, where) for where, one in places.items()}
+    first = {where: one.report() for where, one in places.items()}
+    for one in places.values():
+        os.kill(one.report()["pid"], signal.SIGKILL)
+    for where, one in places.items():
+        assert results[where].get(timeout=30) == 9
+        again = one.report()
+        assert again["event"] == "began"
+        assert again["token"] > first[where]["token"]
+        assert one.quantity == 9
+        assert one.outcomes() == ["accepted"]
+        assert wait_for(one.is_free, seconds=15)
 
 
 def test_i5_killed_after_its_commit_it_takes_effect_once_and_returns_the_recorded_result(
