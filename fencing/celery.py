@@ -12,7 +12,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from celery import Task, current_app, shared_task, signals, states
-from celery.exceptions import Ignore, Retry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from fencing import conf
 from fencing.backends.base import HolderInfo
@@ -26,10 +26,10 @@ from fencing.exceptions import (
 )
 from fencing.leases import Lease
 from fencing.leasing import lease
-from fencing.scope import find_lease
+from fencing.scope import find_lease, held_leases
 from fencing.taskpolicy import Name, TaskCall, TaskPolicy, make_policy, pause
 from fencing.taskreport import LISTENED, TaskReport
-from fencing.taskrun import Busy, in_own_context, open_body, run_atomic, run_plain
+from fencing.taskrun import Busy, in_own_context, open_body, own_copy, run_atomic, run_plain
 
 R = TypeVar("R")
 
@@ -89,11 +89,11 @@ def _under_lease(body: Any) -> Callable[..., Any]:
     @functools.wraps(function)
     def run(self: FencedTask, *args: Any, **kwargs: Any) -> Any:
         call = self.fencing.call(args, kwargs)
-        body = (
-            functools.partial(function, self, *args, **kwargs)
-            if bound
-            else functools.partial(function, *args, **kwargs)
-        )
+        first = (self,) if bound else ()
+
+        def body() -> Any:
+            return function(*first, *own_copy(args), **own_copy(kwargs))
+
         return _Run(self, call, body).result()
 
     if not bound:
@@ -133,17 +133,18 @@ class _Run:
                 if not isinstance(error, REPEATABLE) or self.busy.stale >= most:
                     self.report.failed(error)
                     raise
-                self.busy.stale += 1
+                # The time that the body took was no waiting.
+                self.busy = Busy(since=time(), stale=self.busy.stale + 1)
                 self.report.repeated(error, f"the body runs again, {self.busy.stale} of {most}")
 
     def _attempt(self) -> Any:
         with ExitStack() as stack:
             held = self._take(stack)
-            before = held.accepted
+            before = _accepted()
             try:
                 return self._run_body(held)
             except REPEATABLE as refusal:
-                accepted = held.accepted - before
+                accepted = _accepted() - before
                 if accepted and self.policy.max_stale_retries and not self.policy.atomic:
                     raise PartialEffectError(held.resource, accepted) from refusal
                 raise
@@ -189,7 +190,7 @@ class _Run:
             # An earlier delivery of this very task is at work: its outcome is the outcome, so nothing is stored here.
             delay: Any = pause(self.busy.tries, error.retry_after)
             self.report.busy(error, f"an earlier delivery of this task, so it looks again in {delay:.1f} s")
-            self._send_again(delay)
+            self._send_again(delay, is_copy=True)
             raise Ignore from error
         left = self.busy.since + self.policy.busy_timeout - time()
         if self.in_worker and self.policy.on_busy == "retry" and left > 0:
@@ -208,13 +209,26 @@ class _Run:
         """Not where others wait for the outcome for ever: in a chain, in a chord; and a caller wants an answer."""
         return not (self.request.called_directly or self.request.chain or self.request.chord)
 
-    def _send_again(self, delay: float) -> Any:
+    def _send_again(self, delay: float, *, is_copy: bool = False) -> Any:
         """Put this very task back into the queue; unlike ``retry()`` that is not counted against ``max_retries``."""
         request = self.request
         headers = self.busy.headers_of_next(request.headers)
         again = self.task.signature_from_request(request, countdown=delay, retries=request.retries, headers=headers)
-        again.apply_async()
+        try:
+            again.apply_async()
+        except SoftTimeLimitExceeded:
+            raise
+        except Exception as failure:  # each transport has errors of its own
+            if not (self.task.acks_late or is_copy):
+                raise
+            # The broker still has the message, or, of a copy, the earlier delivery is at work: nothing is lost.
+            raise Reject(failure, requeue=True) from failure
         return again
+
+
+def _accepted() -> int:
+    """How many writes were accepted under what this context holds, and under the leases that ended inside of that."""
+    return sum(held.accepted for held in held_leases())
 
 
 def fenced_task(

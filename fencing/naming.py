@@ -67,27 +67,34 @@ def nameable(value: object, placeholder: str, template: str) -> str:
         ValueError: its text is empty: two different calls would share a name.
     """
     if isinstance(value, bool) or not isinstance(value, NAMEABLE):
-        raise TypeError(
-            f"{placeholder}={value!r} cannot stand in the resource {template!r}; use a str, int, UUID or date."
-        )
+        raise TypeError(f"{placeholder}={value!r} cannot stand in the name {template!r}; use a str, int, UUID or date.")
     text = str(value)
     if not text:
-        raise ValueError(f"{placeholder} is empty, so the resource {template!r} would not name anything.")
+        raise ValueError(f"{placeholder} is empty, so the name {template!r} would not name anything.")
     return text
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
-    """The name that ``template`` gives with ``values``.
+    """The resource that ``template`` names with ``values``.
 
     Raises:
         TypeError, ValueError: a placeholder has no value, or one without a stable text, or the name is unusable.
     """
+    return check_resource(fill(template, values))
+
+
+def fill(template: str, values: Mapping[str, object]) -> str:
+    """The text that ``template`` gives with ``values``.
+
+    Raises:
+        TypeError, ValueError: a placeholder has no value, or one without a stable text.
+    """
     texts = {}
     for field in template_fields(template):
         if field not in values:
-            raise TypeError(f"The resource {template!r} needs {field!r}, which is no argument of the call.")
+            raise TypeError(f"The name {template!r} needs {field!r}, which is no argument of the call.")
         texts[field] = nameable(values[field], field, template)
-    return check_resource(template.format(**texts))
+    return template.format(**texts)
 
 
 def resource_of_call(

@@ -60,8 +60,11 @@ def hold(lease: Lease) -> None:
 
 
 def let_go(lease: Lease) -> None:
-    """Take ``lease`` out of this context."""
-    _held.set(tuple(other for other in _held.get() if other is not lease))
+    """Take ``lease`` out of this context; what it had accepted was done under the leases around it, too."""
+    others = tuple(other for other in _held.get() if other is not lease)
+    if others and lease in _held.get():
+        others[-1].accepted += lease.accepted
+    _held.set(others)
 
 
 def keep_only(leases: tuple[Lease, ...]) -> None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from fencing import conf
-from fencing.naming import NAMEABLE, check_resource, render, template_fields
+from fencing.naming import NAMEABLE, check_resource, fill, template_fields
 from fencing.once import check_operation
 
 ON_BUSY = ("retry", "wait", "skip", "fail")
@@ -84,8 +84,22 @@ class TaskCall:
 
     def digest(self) -> str:
         """What tells this call from others under the same key: a hash of its arguments."""
-        arguments = json.dumps(self.bound.arguments, sort_keys=True, separators=(",", ":"), default=_text)
-        return hashlib.sha256(arguments.encode()).hexdigest()
+        return hashlib.sha256(_as_text(self.bound.arguments).encode()).hexdigest()
+
+
+def _as_text(value: object) -> str:
+    return json.dumps(_with_text_keys(value), sort_keys=True, separators=(",", ":"), default=_text)
+
+
+def _with_text_keys(value: object) -> object:
+    """The same with the keys of dictionaries as a message has them: JSON has texts only, which it can put in order."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else _key(key): _with_text_keys(one) for key, one in value.items()}
+    return [_with_text_keys(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _key(key: object) -> str:
+    return json.dumps(key) if key is None or isinstance(key, (bool, int, float)) else str(_text(key))
 
 
 def _text(value: object) -> str | list[str]:
@@ -96,12 +110,12 @@ def _text(value: object) -> str | list[str]:
     if isinstance(value, NAMEABLE):
         return str(value)
     if isinstance(value, (set, frozenset)):
-        return sorted(map(repr, value))
+        return sorted(map(_as_text, value))
     return ADDRESS.sub("", repr(value))
 
 
 def _filled(name: Name, bound: inspect.BoundArguments) -> str:
-    return name(*bound.args, **bound.kwargs) if callable(name) else render(name, bound.arguments)
+    return name(*bound.args, **bound.kwargs) if callable(name) else fill(name, bound.arguments)
 
 
 def make_policy(

@@ -67,11 +67,13 @@ class FencedTransaction:
         self._joined = False
         self._mark = ""
         self._earlier: tuple[Exception, ...] = ()
+        self._accepted_before = 0
         self._atomic: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> FencedTransaction:
         self.lease.ensure_mine()
         self._earlier = tuple(self.lease.refused.values())
+        self._accepted_before = self.lease.accepted
         connection = connections[self._using]
         outer = fenced_transaction(connection, self.lease)
         if outer is not None:
@@ -247,9 +249,10 @@ class FencedTransaction:
             raise LeaseLostError(self.lease.resource, self.lease.token, reason) from error
 
     def _close(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
-        """``_leave``; what was refused inside is undone with all the rest."""
+        """``_leave``; what was refused and accepted inside is undone with all the rest."""
         if not self._joined and error is not None:
             self.lease.refused.clear()
+            self.lease.accepted = self._accepted_before
         self._leave(connection, error)
 
     def _leave(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:

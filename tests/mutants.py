@@ -80,6 +80,7 @@ REDIS = "tests/backends/test_redis.py::"
 DATABASE = "tests/backends/test_database.py::"
 COMMANDS = "tests/test_commands.py::"
 OPERATOR = "tests/celery/test_operator.py::"
+DELIVERIES = "tests/celery/test_deliveries.py::"
 POLICY = "tests/celery/test_policy.py::"
 POOLS = "tests/celery/test_pools.py::"
 ROWS = "tests/celery/test_rows.py::"
@@ -1872,7 +1873,7 @@ _held = _Shared()""",
     Mutant(
         name="one key for other arguments is no duplicate",
         file="fencing/taskpolicy.py",
-        old="return hashlib.sha256(arguments.encode()).hexdigest()",
+        old="return hashlib.sha256(_as_text(self.bound.arguments).encode()).hexdigest()",
         new="return hashlib.sha256(b'').hexdigest()",
         tests=("tests/celery/test_policy.py::test_one_key_for_two_calls_is_no_duplicate",),
     ),
@@ -1886,8 +1887,8 @@ _held = _Shared()""",
     Mutant(
         name="arguments are the same in every process",
         file="fencing/taskpolicy.py",
-        old="""        return sorted(map(repr, value))""",
-        new="""        return [*map(repr, value)]""",
+        old="""        return sorted(map(_as_text, value))""",
+        new="""        return [*map(_as_text, value)]""",
         tests=("tests/celery/test_calls.py::test_c10_arguments_are_the_same_in_every_process",),
     ),
     Mutant(
@@ -1896,6 +1897,50 @@ _held = _Shared()""",
         old="""ADDRESS.sub("", repr(value))""",
         new="""repr(value)""",
         tests=("tests/celery/test_calls.py::test_c10_arguments_are_the_same_in_every_process",),
+    ),
+    Mutant(
+        name="the keys of an argument are what a message makes of them",
+        file="fencing/taskpolicy.py",
+        old="""key if isinstance(key, str) else _key(key): _with_text_keys(one)""",
+        new="""key: _with_text_keys(one)""",
+        tests=("tests/celery/test_calls.py::test_c10_keys_of_a_dictionary_are_what_a_message_makes_of_them",),
+    ),
+    Mutant(
+        name="a body runs again with the arguments as they came",
+        file="fencing/celery.py",
+        old="*own_copy(args), **own_copy(kwargs)",
+        new="*args, **kwargs",
+        tests=(DELIVERIES + "test_i6_body_that_empties_an_argument_runs_again_with_all_of_it",),
+    ),
+    Mutant(
+        name="the time of a body is no waiting",
+        file="fencing/celery.py",
+        old="self.busy = Busy(since=time(), stale=self.busy.stale + 1)",
+        new="self.busy.stale += 1",
+        tests=(DELIVERIES + "test_body_that_was_refused_after_a_long_time_has_all_its_patience",),
+    ),
+    Mutant(
+        name="what was committed under another lease is a part of the body, too",
+        file="fencing/scope.py",
+        old="        others[-1].accepted += lease.accepted\n",
+        new="        pass\n",
+        tests=(DELIVERIES + "test_s9_what_a_body_committed_under_another_lease_is_not_done_again",),
+    ),
+    Mutant(
+        name="what was rolled back is no part that was committed",
+        file="fencing/transactions.py",
+        old="            self.lease.accepted = self._accepted_before\n",
+        new="            pass\n",
+        tests=(DELIVERIES + "test_body_whose_own_transaction_was_rolled_back_runs_again",),
+    ),
+    Mutant(
+        name="a copy that cannot be put back is no failure of its first delivery",
+        file="fencing/celery.py",
+        old="""            if not (self.task.acks_late or is_copy):
+""",
+        new="""            if True:
+""",
+        tests=(DELIVERIES + "test_u5_copy_that_cannot_be_put_back_stores_nothing_over_its_first_delivery",),
     ),
     Mutant(
         name="a base may be a fenced task itself",

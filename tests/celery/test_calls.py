@@ -25,9 +25,9 @@ from tests.celery.helpers import Article, overtake
 # --- arguments
 
 
-def policy_of(function: Any, *, bind: bool = False) -> TaskPolicy:
+def policy_of(function: Any, *, bind: bool = False, resource: str = "stock:{sku}:{wh}") -> TaskPolicy:
     return make_policy(
-        function, bind=bind, resource="stock:{sku}:{wh}", ttl=None, operation="{sku}", atomic=True, on_busy="retry",
+        function, bind=bind, resource=resource, ttl=None, operation="{sku}", atomic=True, on_busy="retry",
         busy_wait=1, busy_timeout=1, max_stale_retries=0, using="default",
     )  # fmt: skip
 
@@ -97,6 +97,19 @@ def test_c10_arguments_are_the_same_in_every_process() -> None:
         for seed in ("1", "2")
     }  # fmt: skip
     assert len(digests) == 1
+
+
+def test_c10_keys_of_a_dictionary_are_what_a_message_makes_of_them() -> None:
+    policy = policy_of(move)
+    by_number = {9: 1, 10: 2, None: 3, date(2026, 2, 3): 4, ("a", 1): 5}
+    sent = {"9": 1, "10": 2, "null": 3, "2026-02-03": 4, "('a', 1)": 5}
+    one, other = policy.call(("1",), {"counts": [by_number]}), policy.call(("1",), {"counts": [sent]})
+    assert one.digest() == other.digest() != policy.call(("1",), {"counts": [{**sent, "9": 2}]}).digest()
+
+
+def test_operation_that_cannot_be_is_called_one() -> None:
+    with pytest.raises(ValueError, match="operation's key"):
+        policy_of(move, resource="stock").call(("1" * 201,), {}).operation("task", "id")
 
 
 # --- classes

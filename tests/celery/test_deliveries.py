@@ -1,0 +1,145 @@
+"""What a delivery leads to, run by Celery's own tracer in the process of the test, where it can be overtaken at will."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Task
+from celery.app.trace import build_tracer
+from celery.exceptions import Reject, Retry
+
+from fencing import LeaseHeldError, PartialEffectError, current_lease, lease
+from fencing.backends.base import HolderInfo
+from fencing.celery import fenced_task
+from fencing.scope import holder_info
+from inventory_demo.celery import app
+from inventory_demo.models import Stock
+from inventory_demo.server_support import wait_for
+from tests.celery import tasks
+from tests.celery.helpers import Article, in_other_context, overtake, revoke
+
+# Celery's result backend calls what redis-py 8 says is old.
+pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+
+
+def deliver(task: Task[..., Any], *args: Any, task_id: str = "") -> Any:
+    """Run a task as a worker's child does, and return what it made of it: a result, or an exception."""
+    task_id = task_id or uuid4().hex
+    request = {"id": task_id, "task": task.name, "delivery_info": {"exchange": "", "routing_key": f"test-{task_id}"}}
+    value, info, *_rest = build_tracer(task.name, task, app=app)(task_id, [*args], {}, request)
+    return info.retval if info else value
+
+
+# --- a body that runs again
+
+
+def test_i6_body_that_empties_an_argument_runs_again_with_all_of_it(article: Article) -> None:
+    @fenced_task(resource="stock:{sku}", ttl=5, name="tests.emptying")
+    def emptying(sku: str, order: dict[str, list[int]]) -> int:
+        stock = Stock.objects.get(sku=sku)
+        if stock.quantity == 10:
+            overtake(sku, -5)
+        while order["deltas"]:
+            stock.quantity += order["deltas"].pop()
+        stock.save()
+        return stock.quantity
+
+    order = {"deltas": [-1, -2]}
+    assert deliver(emptying, article.sku, order) == 2
+    assert article.quantity == 2
+    assert order == {"deltas": [-1, -2]}
+
+
+def test_s9_what_a_body_committed_under_another_lease_is_not_done_again(article: Article, other: Article) -> None:
+    @fenced_task(resource="stock:{sku}", ttl=5, atomic=False, name="tests.moving")
+    def moving(sku: str, to: str) -> None:
+        stock = Stock.objects.get(sku=sku)
+        tasks.retrying(to, 1)
+        overtake(sku, -5)
+        stock.quantity -= 1
+        stock.save()
+
+    ended = deliver(moving, article.sku, other.sku)
+    assert isinstance(ended, PartialEffectError)
+    assert (ended.resource, ended.accepted) == (article.resource, 1)
+    assert other.quantity == 11
+
+
+def test_body_whose_own_transaction_was_rolled_back_runs_again(article: Article) -> None:
+    runs: list[int] = []
+
+    @fenced_task(resource="stock:{sku}", ttl=5, atomic=False, name="tests.own_transaction")
+    def own_transaction(sku: str) -> int:
+        held = current_lease()
+        assert held is not None
+        runs.append(held.token)
+        with held.atomic():
+            quantity = tasks.change(sku, -1)
+            if len(runs) == 1:
+                revoke(sku)
+                held.renew()
+        return quantity
+
+    assert deliver(own_transaction, article.sku) == 9
+    assert len(runs) == 2
+    assert article.quantity == 9
+
+
+def test_body_that_was_refused_after_a_long_time_has_all_its_patience(article: Article) -> None:
+    newer = lease(article.resource, ttl=30)
+
+    @fenced_task(resource="stock:{sku}", ttl=5, busy_wait=0.05, busy_timeout=0.2, name="tests.long")
+    def long(sku: str) -> None:
+        began = time()
+        stock = Stock.objects.get(sku=sku)
+        overtake(sku, -5)
+        in_other_context(newer.__enter__)
+        assert wait_for(lambda: time() > began + 0.3, seconds=15)
+        stock.save()
+
+    try:
+        ended = deliver(long, article.sku)
+    finally:
+        newer.__exit__(None, None, None)
+    assert isinstance(ended, Retry)
+    assert isinstance(ended.exc, LeaseHeldError)
+
+
+# --- a broker that is gone when a busy task is to be put back
+
+
+@pytest.fixture
+def broken_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be sent."""
+    monkeypatch.setattr(app.amqp, "_producer_pool", None)
+    monkeypatch.setitem(app.conf, "broker_write_url", "redis+socket:///nowhere.sock")
+    monkeypatch.setitem(app.conf, "broker_connection_timeout", 0.1)
+
+
+@pytest.mark.usefixtures("broken_broker")
+def test_busy_task_that_cannot_be_put_back_fails_or_is_given_back(article: Article) -> None:
+    early, late = uuid4().hex, uuid4().hex
+    with lease(article.resource, ttl=30):
+        failed = in_other_context(lambda: deliver(tasks.retrying, article.sku, task_id=early))
+        rejected = in_other_context(lambda: deliver(tasks.at_gate_late, article.sku, task_id=late))
+    assert "nowhere.sock" in str(failed)
+    assert app.AsyncResult(early).state == "FAILURE"
+    assert isinstance(rejected, Reject)
+    assert vars(rejected)["requeue"], "acknowledged late, the broker still has its message"
+    assert app.AsyncResult(late).state == "PENDING"
+
+
+@pytest.mark.usefixtures("broken_broker")
+def test_u5_copy_that_cannot_be_put_back_stores_nothing_over_its_first_delivery(article: Article) -> None:
+    task_id = uuid4().hex
+    before = holder_info.set(HolderInfo(task_id=task_id, task_name=tasks.retrying.name))
+    try:
+        with lease(article.resource, ttl=30):
+            ended = in_other_context(lambda: deliver(tasks.retrying, article.sku, task_id=task_id))
+    finally:
+        holder_info.reset(before)
+    assert isinstance(ended, Reject)
+    assert app.AsyncResult(task_id).state == "PENDING"
