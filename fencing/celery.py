@@ -27,7 +27,7 @@ from fencing.exceptions import (
 from fencing.leases import Lease
 from fencing.leasing import lease
 from fencing.scope import find_lease, held_leases
-from fencing.taskpolicy import Name, TaskCall, TaskPolicy, make_policy, pause
+from fencing.taskpolicy import Name, TaskCall, TaskPolicy, check_task, make_policy, pause
 from fencing.taskreport import LISTENED, TaskReport
 from fencing.taskrun import Busy, in_own_context, open_body, own_copy, run_atomic, run_plain
 
@@ -112,8 +112,10 @@ class _Run:
         self.call = call
         self.body = body
         self.request = task.request
-        self.task_id = "" if self.request.called_directly else self.request.id or ""
-        self.in_worker = not (self.request.called_directly or self.request.is_eager)
+        # A call inside its own body is given the request of the run that it is in.
+        self.called_directly = self.request.called_directly or _is_at_work(task.name, self.request.id)
+        self.task_id = "" if self.called_directly else check_task(self.request.id or "", task.name)
+        self.in_worker = not (self.called_directly or self.request.is_eager)
         self.report = TaskReport(self.request, call.resource)
         self.busy = Busy.taken_from(self.request.headers)
 
@@ -207,7 +209,7 @@ class _Run:
 
     def _may_be_skipped(self) -> bool:
         """Not where others wait for the outcome for ever: in a chain, in a chord; and a caller wants an answer."""
-        return not (self.request.called_directly or self.request.chain or self.request.chord)
+        return not (self.called_directly or self.request.chain or self.request.chord)
 
     def _send_again(self, delay: float, *, is_copy: bool = False) -> Any:
         """Put this very task back into the queue; unlike ``retry()`` that is not counted against ``max_retries``."""
@@ -224,6 +226,11 @@ class _Run:
             # The broker still has the message, or, of a copy, the earlier delivery is at work: nothing is lost.
             raise Reject(failure, requeue=True) from failure
         return again
+
+
+def _is_at_work(task_name: str, task_id: str | None) -> bool:
+    """Whether this very run of a task holds a lease further out in this context."""
+    return any(held.task_fields == {"task_id": task_id, "task_name": task_name} for held in held_leases())
 
 
 def _accepted() -> int:

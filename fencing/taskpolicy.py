@@ -20,6 +20,8 @@ ON_BUSY = ("retry", "wait", "skip", "fail")
 # Seconds between two attempts at a held lease: the first pause, doubled each time up to 2**LAST_DOUBLING.
 FIRST_PAUSE = 1.0
 LAST_DOUBLING = 16
+# What the history keeps of the id and the name of a task.
+MAX_TASK_LENGTH = 255
 # Where an object is in the memory of this process stands in the text of many.
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -185,6 +187,17 @@ def _check_name(name: object, option: str, signature: inspect.Signature) -> None
             raise ValueError(
                 f"{option}={name!r} needs {field!r}, which is no parameter of the task; it has: {', '.join(known) or 'none'}."
             )
+
+
+def check_task(task_id: str, task_name: str) -> str:
+    """``task_id``, if the history can keep it and the name; a ValueError before they are told to the store."""
+    for what, text in (("id", task_id), ("name", task_name)):
+        if len(text) > MAX_TASK_LENGTH or not text.isprintable():
+            raise ValueError(
+                f"The {what} of a task has at most {MAX_TASK_LENGTH} characters, printable ones only; "
+                f"{text[:40]!r} has {len(text)}."
+            )
+    return task_id
 
 
 def pause(tries: int, remaining: float, left: float | None = None) -> float:

@@ -1612,8 +1612,8 @@ MUTANTS = (
     Mutant(
         name="nobody in a chain waits for a task that was skipped",
         file="fencing/celery.py",
-        old="self.request.called_directly or self.request.chain or self.request.chord",
-        new="self.request.called_directly",
+        old="self.called_directly or self.request.chain or self.request.chord",
+        new="self.called_directly",
         tests=(ROWS + "test_skipping_in_a_chain_is_a_failure[prefork-valkey]",),
     ),
     Mutant(
@@ -1911,6 +1911,20 @@ _held = _Shared()""",
         old="*own_copy(args), **own_copy(kwargs)",
         new="*args, **kwargs",
         tests=(DELIVERIES + "test_i6_body_that_empties_an_argument_runs_again_with_all_of_it",),
+    ),
+    Mutant(
+        name="a task inside itself is a call of its own",
+        file="fencing/celery.py",
+        old="self.request.called_directly or _is_at_work(task.name, self.request.id)",
+        new="self.request.called_directly",
+        tests=(DELIVERIES + "test_task_called_inside_its_own_body_is_a_direct_call",),
+    ),
+    Mutant(
+        name="no id of a task stops the collecting of the history",
+        file="fencing/taskpolicy.py",
+        old="        if len(text) > MAX_TASK_LENGTH or not text.isprintable():\n",
+        new="        if False:\n",
+        tests=(DELIVERIES + "test_task_id_that_the_history_cannot_keep_is_refused_before_the_grant",),
     ),
     Mutant(
         name="the time of a body is no waiting",

@@ -13,7 +13,7 @@ from celery.exceptions import Reject, Retry
 
 from fencing import LeaseHeldError, PartialEffectError, current_lease, lease
 from fencing.backends.base import HolderInfo
-from fencing.celery import fenced_task
+from fencing.celery import fenced_task, leased_task
 from fencing.scope import holder_info
 from inventory_demo.celery import app
 from inventory_demo.models import Stock
@@ -106,6 +106,45 @@ def test_body_that_was_refused_after_a_long_time_has_all_its_patience(article: A
         newer.__exit__(None, None, None)
     assert isinstance(ended, Retry)
     assert isinstance(ended.exc, LeaseHeldError)
+
+
+# --- a task inside itself
+
+
+def test_task_called_inside_its_own_body_is_a_direct_call(article: Article) -> None:
+    """Celery gives it the request of the run that it is in, with its id."""
+
+    @fenced_task(resource="stock:{sku}", ttl=5, name="tests.recursive")
+    def recursive(sku: str, depth: int) -> int:
+        tasks.change(sku, -1)
+        return int(between(sku, depth - 1) if depth else Stock.objects.get(sku=sku).quantity)
+
+    @fenced_task(resource="stock:{sku}", ttl=5, name="tests.between")
+    def between(sku: str, depth: int) -> int:
+        return recursive(sku, depth)
+
+    assert deliver(recursive, article.sku, 2) == 7
+    assert article.quantity == 7
+
+
+def test_task_inside_itself_that_finds_a_lease_held_is_not_sent_in_place_of_the_outer_one(
+    article: Article, other: Article
+) -> None:
+    @leased_task(resource="stock:{sku}", ttl=5, busy_wait=0, busy_timeout=0.1, name="tests.descending")
+    def descending(sku: str, below: str) -> None:
+        if below:
+            descending(below, "")
+
+    with lease(other.resource, ttl=30):
+        ended = in_other_context(lambda: deliver(descending, article.sku, other.sku))
+    assert isinstance(ended, LeaseHeldError)
+
+
+@pytest.mark.parametrize("task_id", ["x" * 256, "a\0b"])
+def test_task_id_that_the_history_cannot_keep_is_refused_before_the_grant(article: Article, task_id: str) -> None:
+    ended = deliver(tasks.leased, article.sku, task_id=task_id)
+    assert isinstance(ended, ValueError)
+    assert article.reports() == []
 
 
 # --- a broker that is gone when a busy task is to be put back
