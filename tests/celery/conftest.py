@@ -10,6 +10,7 @@ import pytest
 from django.core.management import call_command
 from pytest_django.plugin import DjangoDbBlocker
 
+from inventory_demo.celery import app
 from inventory_demo.factories import StockFactory
 from inventory_demo.gate import Gate
 from inventory_demo.models import Stock
@@ -69,3 +70,13 @@ def new_article() -> Iterator[Article]:
     gate = Gate(stock.sku)
     yield Article(stock.sku, gate)
     gate.remove()
+
+
+@pytest.fixture
+def broken_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can be sent from this process."""
+    # Celery makes its pools at their first use, and keeps them.
+    monkeypatch.setattr(app, "_pool", None)
+    monkeypatch.setattr(app.amqp, "_producer_pool", None)
+    monkeypatch.setitem(app.conf, "broker_write_url", "redis+socket:///nowhere.sock")
+    monkeypatch.setitem(app.conf, "broker_connection_timeout", 0.1)

@@ -150,14 +150,6 @@ def test_task_id_that_the_history_cannot_keep_is_refused_before_the_grant(articl
 # --- a broker that is gone when a busy task is to be put back
 
 
-@pytest.fixture
-def broken_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing can be sent."""
-    monkeypatch.setattr(app.amqp, "_producer_pool", None)
-    monkeypatch.setitem(app.conf, "broker_write_url", "redis+socket:///nowhere.sock")
-    monkeypatch.setitem(app.conf, "broker_connection_timeout", 0.1)
-
-
 @pytest.mark.usefixtures("broken_broker")
 def test_busy_task_that_cannot_be_put_back_fails_or_is_given_back(article: Article) -> None:
     early, late = uuid4().hex, uuid4().hex

@@ -274,12 +274,8 @@ def test_child_is_told_whether_somebody_listens(
     assert request.request_dict == ({"fencing_events": True} if listened else {})
 
 
-def test_event_that_cannot_be_sent_fails_no_task(
-    article: Article, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app.amqp, "_producer_pool", None)
-    monkeypatch.setitem(app.conf, "broker_write_url", "redis+socket:///nowhere.sock")
-    monkeypatch.setitem(app.conf, "broker_connection_timeout", 0.1)
+@pytest.mark.usefixtures("broken_broker")
+def test_event_that_cannot_be_sent_fails_no_task(article: Article, caplog: pytest.LogCaptureFixture) -> None:
     assert tasks.retrying.apply((article.sku,), headers={"fencing_events": "yes"}).get() == 9
     assert "could not be sent" in caplog.text
 
