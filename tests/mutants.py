@@ -1823,6 +1823,13 @@ _held = _Shared()""",
         tests=(STRIKES + "test_limit_in_the_commit_is_the_outcome_and_leaves_no_transaction",),
     ),
     Mutant(
+        name="a limit in a task leaves the transaction around it alone",
+        file="fencing/taskrun.py",
+        old="            abandon_transactions(others)",
+        new="            abandon_transactions(())",
+        tests=("tests/test_testcase.py::InTestCase::test_eager_tasks_take_effect_once_and_a_limit_undoes_only_them",),
+    ),
+    Mutant(
         name="a soft time limit in the commit stays the outcome",
         file="fencing/transactions.py",
         old="    return None if cause is error else cause",

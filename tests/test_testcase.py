@@ -11,6 +11,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from django.conf import settings
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
@@ -27,9 +28,12 @@ from fencing import (
     lease,
     unfenced,
 )
+from fencing.celery import fenced_task
 from fencing.models import FencedResource, FencedWrite, Operation
 from fencing.scope import held_leases
+from inventory_demo.celery import app
 from inventory_demo.models import Stock
+from tests.celery import tasks
 from tests.concurrency import wait_until_expired
 
 
@@ -110,6 +114,27 @@ class InTestCase(TestCase):
             1 / 0  # noqa: B018
         with lease("left"):
             pass
+
+    def test_eager_tasks_take_effect_once_and_a_limit_undoes_only_them(self) -> None:
+        """With ``task_always_eager``, as in a project's own tests."""
+        app.conf.task_always_eager = True
+        self.addCleanup(app.conf.update, task_always_eager=False)
+        Stock.objects.create(sku="eager", quantity=10)
+        sent = tasks.retrying.delay("eager")
+        again = tasks.retrying.apply_async(("eager",), task_id=sent.id)
+        assert (sent.get(), again.get()) == (9, 9)
+        with self.captureOnCommitCallbacks(execute=True):
+            tasks.retrying.delay_on_commit("eager")  # type: ignore[attr-defined]
+        assert isinstance(limited.delay("eager").result, SoftTimeLimitExceeded)
+        assert Stock.objects.get().quantity == 8
+        assert held_leases() == ()
+
+
+@fenced_task(resource="stock:{sku}", name="tests.limited")
+def limited(sku: str) -> None:
+    """Be struck by a soft time limit after a write."""
+    tasks.change(sku, -1)
+    raise SoftTimeLimitExceeded
 
 
 class InTransactionTestCase(TransactionTestCase):

@@ -67,6 +67,22 @@ def test_skipping_in_a_chord_is_a_failure_of_the_chord(worker: Worker, article: 
         assert total.reports() == []
 
 
+def test_callbacks_of_skipped_failed_and_duplicate_tasks(worker: Worker, article: Article, other: Article) -> None:
+    """Of a skipped task none is called; a duplicate calls its own again under the same id."""
+    callback, errback = (tasks.retrying.si(other.sku, delta).set(queue=worker.queue) for delta in (-1, -2))
+    with lease(article.resource, ttl=30):
+        assert reaches(worker.send(tasks.skipping, article.sku, link=[callback], link_error=[errback]), "IGNORED")
+        assert reaches(worker.send(tasks.failing, article.sku, link=[callback], link_error=[errback]), "FAILURE")
+    assert wait_for(lambda: other.quantity == 8, seconds=15)
+    callback.freeze()
+    task_id = uuid4().hex
+    for _ in range(2):
+        worker.send(tasks.retrying, article.sku, task_id=task_id, link=[callback])
+    assert wait_for(lambda: "duplicate" in other.outcomes(), seconds=15)
+    assert other.outcomes() == ["accepted", "accepted", "duplicate"]
+    assert (article.quantity, other.quantity) == (9, 7)
+
+
 def test_c21_task_sent_on_commit_finds_the_row_and_after_a_rollback_none_is_sent(
     worker: Worker, article: Article
 ) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from fencing import lease
 from inventory_demo.server_support import wait_for
 from inventory_demo.worker import Worker
 from tests.celery import faulttasks, tasks
@@ -67,6 +68,13 @@ def test_replacement_of_the_same_resource_runs_and_what_the_replaced_body_wrote_
     assert result.get(timeout=30) == 9
     assert article.report()["id"] == result.id
     assert article.outcomes() == ["accepted"]
+
+
+def test_busy_task_that_expires_is_revoked(worker: Worker, article: Article) -> None:
+    with lease(article.resource, ttl=30):
+        result = worker.send(tasks.retrying, article.sku, expires=2)
+        assert reaches(result, "REVOKED", seconds=30)
+    assert article.reports() == []
 
 
 def test_countdown_eta_and_rate_limit_are_celerys(worker: Worker, article: Article) -> None:
