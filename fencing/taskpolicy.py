@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.utils.functional import Promise
+
 from fencing import conf
 from fencing.naming import NAMEABLE, check_resource, fill, template_fields
 from fencing.once import check_operation
@@ -107,9 +109,10 @@ def _key(key: object) -> str:
 def _text(value: object) -> str | list[str]:
     """What stands for an argument that JSON does not know: the same text in every process.
 
-    A UUID or a date is the same argument as its text: which of the two arrives depends on the serializer.
+    A UUID or a date is the same argument as its text: which of the two arrives depends on the serializer. So is a text
+    that is translated only when it is looked at.
     """
-    if isinstance(value, NAMEABLE):
+    if isinstance(value, (*NAMEABLE, Promise)):
         return str(value)
     if isinstance(value, (set, frozenset)):
         return sorted(map(_as_text, value))

@@ -1906,6 +1906,13 @@ _held = _Shared()""",
         tests=("tests/celery/test_calls.py::test_c10_arguments_are_the_same_in_every_process",),
     ),
     Mutant(
+        name="a lazy text is the same argument as its text",
+        file="fencing/taskpolicy.py",
+        old="(*NAMEABLE, Promise)",
+        new="NAMEABLE",
+        tests=("tests/celery/test_calls.py::test_c10_lazy_text_is_the_same_argument_as_its_text",),
+    ),
+    Mutant(
         name="the keys of an argument are what a message makes of them",
         file="fencing/taskpolicy.py",
         old="""key if isinstance(key, str) else _key(key): _with_text_keys(one)""",

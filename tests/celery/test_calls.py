@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from celery import Task, shared_task
 from django.db import OperationalError
+from django.utils.translation import gettext_lazy
 
 from fencing import LeaseRequiredError, StaleWriteError, current_lease
 from fencing.celery import FencedTask, fenced_task
@@ -105,6 +106,13 @@ def test_c10_keys_of_a_dictionary_are_what_a_message_makes_of_them() -> None:
     sent = {"9": 1, "10": 2, "null": 3, "2026-02-03": 4, "('a', 1)": 5}
     one, other = policy.call(("1",), {"counts": [by_number]}), policy.call(("1",), {"counts": [sent]})
     assert one.digest() == other.digest() != policy.call(("1",), {"counts": [{**sent, "9": 2}]}).digest()
+
+
+def test_c10_lazy_text_is_the_same_argument_as_its_text() -> None:
+    policy = policy_of(move)
+    assert (
+        policy.call(("1",), {"note": gettext_lazy("sold")}).digest() == policy.call(("1",), {"note": "sold"}).digest()
+    )
 
 
 def test_operation_that_cannot_be_is_called_one() -> None:
