@@ -18,7 +18,8 @@ holder_info: ContextVar[HolderInfo] = ContextVar("fencing_holder_info", default=
 
 def held_leases() -> tuple[Lease, ...]:
     """The leases that this context holds, the innermost last; those of a parent process are none of them."""
-    return tuple(lease for lease in _held.get() if lease.is_mine())
+    held = _held.get()
+    return tuple([lease for lease in held if lease.is_mine()]) if held else held
 
 
 def current_lease(resource: str | None = None) -> Lease | None:

@@ -12,6 +12,9 @@ from django.conf import settings
 from fencing.backends.base import GrantEvent, HolderInfo
 
 
+_compact = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def request(*parts: bytes) -> bytes:
     """A command as it is sent; redis-py's own packing, which takes values of any type, costs twice as much."""
     return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
@@ -36,7 +39,7 @@ def packed(info: HolderInfo) -> str:
     """``info`` as the last part of a lease, where it may hold anything; empty when there is nothing to say."""
     if not (info.task_id or info.task_name):
         return ""
-    return json.dumps([info.task_id, info.task_name], separators=(",", ":"))
+    return _compact([info.task_id, info.task_name])
 
 
 def unpacked(info: str) -> HolderInfo:
