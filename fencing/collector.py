@@ -98,7 +98,8 @@ def _upsert(cursor: Any, namespace: str, rows: Sequence[GrantRow]) -> None:
     given = _as_json if cursor.db.vendor == "postgresql" else _as_values
     source, values = given(cursor.db, namespace, [[getattr(row, name) for name in COLUMNS] for row in rows])
     cursor.execute(
-        f"INSERT INTO {sql_name('TokenGrant')} (namespace, {', '.join(COLUMNS)}) {source} {_completing(cursor.db)}", values
+        f"INSERT INTO {sql_name('TokenGrant')} (namespace, {', '.join(COLUMNS)}) {source} {_completing(cursor.db)}",
+        values,
     )
 
 

@@ -11,7 +11,6 @@ from django.conf import settings
 
 from fencing.backends.base import GrantEvent, HolderInfo
 
-
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 
 
