@@ -35,7 +35,12 @@ def in_user_transaction(connection: BaseDatabaseWrapper) -> bool:
 
 def in_testcase(connection: BaseDatabaseWrapper) -> bool:
     """Whether ``connection`` is inside the transaction that Django's ``TestCase`` opens around a test."""
-    return any(map(_is_from_testcase, connection.atomic_blocks))
+    return testcase_block(connection) is not None
+
+
+def testcase_block(connection: BaseDatabaseWrapper) -> Atomic | None:
+    """The innermost transaction on ``connection`` that Django's ``TestCase`` has opened, or None."""
+    return next(filter(_is_from_testcase, reversed(connection.atomic_blocks)), None)
 
 
 def open_transactions() -> list[str]:

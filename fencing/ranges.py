@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 
 from django.core.signals import setting_changed
 from django.db import Error as DatabaseProblem
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic
 from django.dispatch import receiver
 from django.utils import timezone
 
 from fencing.backends.base import NeedsRange, Place
 from fencing.conf import MAX_TOKEN, BackendConfig
-from fencing.connections import autocommit
+from fencing.connections import autocommit, testcase_block
 from fencing.databases import SERIALIZATION_FAILURES, code_of, kind, unless_there
 from fencing.exceptions import InvalidTokenError, LeaseBackendError, TokensExhaustedError
 from fencing.tables import sql_name
@@ -32,10 +34,18 @@ ROUNDS = 20
 
 
 class Namespace(NamedTuple):
-    """What the row of a namespace says, as far as it never changes."""
+    """What the row of a namespace says, as far as it never changes.
+
+    Attributes:
+        space: the namespace's random id.
+        partitions: how many counters it has.
+        made_in: the transaction of Django's ``TestCase`` that made the row, and takes it back at its end; None for any
+            other row.
+    """
 
     space: str
     partitions: int
+    made_in: Atomic | None = None
 
 
 class MovedError(LeaseBackendError):
@@ -53,15 +63,17 @@ def namespace_of(config: BackendConfig) -> Namespace:
     """
     key = (config.database, config.namespace)
     known = _namespaces.get(key)
-    if known is None:
+    if known is None or (known.made_in and known.made_in not in connections[config.database].atomic_blocks):
+        made_in = None
         with _database(config) as connection, connection.cursor() as cursor:
             row = _row(cursor, config)
             if row is None:
                 _insert_row(cursor, config, secrets.token_hex(8))
                 row = _row(cursor, config)
+                made_in = testcase_block(connection)
         if row is None:
             raise LeaseBackendError(config.alias, f"the row of namespace {config.namespace!r} vanishes at once.")
-        known = _namespaces[key] = Namespace(row[0], row[1])
+        known = _namespaces[key] = Namespace(row[0], row[1], made_in)
     return known
 
 

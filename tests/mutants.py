@@ -919,6 +919,13 @@ MUTANTS = (
         tests=("tests/test_leases.py::test_interrupted_end_of_one_lease_ends_the_others_all_the_same",),
     ),
     Mutant(
+        name="a namespace that a TestCase made goes with it",
+        file="fencing/ranges.py",
+        old="                made_in = testcase_block(connection)\n",
+        new="",
+        tests=("tests/test_testcase.py::test_namespace_that_a_testcase_made_goes_with_it",),
+    ),
+    Mutant(
         name="a renewal that comes after the release is no loss",
         file="fencing/leases.py",
         old="                if self.is_mine():\n                    self._lose(",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import unittest
 from contextvars import Context
 from pathlib import Path
 from textwrap import dedent
@@ -28,9 +29,12 @@ from fencing import (
     lease,
     unfenced,
 )
+from fencing.backends import get_backend
 from fencing.celery import fenced_task
-from fencing.models import FencedResource, FencedWrite, Operation
+from fencing.models import FencedResource, FencedWrite, Operation, TokenRange
+from fencing.ranges import forget_database
 from fencing.scope import held_leases
+from fencing.tokens import place_of
 from inventory_demo.celery import app
 from inventory_demo.models import Stock
 from tests.celery import tasks
@@ -289,3 +293,28 @@ def test_the_test_database_can_be_dropped_each_time(tmp_path: Path) -> None:
         assert "Ran 2 tests" in said
         assert "being accessed by other users" not in said
         assert "Warning" not in said
+
+
+class First(TestCase):
+    """Not collected by itself: it is the first in its process to use fencing."""
+
+    __test__ = False
+
+    def runTest(self) -> None:  # noqa: N802  (unittest's name)
+        with lease("stock:42"):
+            pass
+
+
+@pytest.mark.django_db(transaction=True)
+def test_namespace_that_a_testcase_made_goes_with_it() -> None:
+    """Else this process and every other one would take leases under different names from then on."""
+    TokenRange.objects.all().delete()
+    forget_database("default")
+    result = unittest.TestResult()
+    unittest.TestSuite([First()]).run(result)
+    assert result.testsRun == 1 and result.wasSuccessful(), result.errors
+    assert not TokenRange.objects.exists()
+    with lease("stock:42"):
+        here = place_of(get_backend(), "stock:42").space
+    forget_database("default")
+    assert place_of(get_backend(), "stock:42").space == here, "as another process knows it"
