@@ -24,8 +24,7 @@ from fencing.conf import BackendConfig
 POLL = 0.05
 
 
-# Not frozen, like ``Granted``: each lease makes one, which would cost twice as much then.
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a resource lives: the namespace's random id, the partition, and the resource's name."""
 
@@ -42,7 +41,7 @@ class HolderInfo:
     task_name: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """A number was issued: by a new grant, again to the same holder, or by an advance.
 

@@ -9,9 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.core.management import call_command
 from django.db.models import Sum
-from pytest_django.plugin import DjangoDbBlocker
 
 from fencing.backends import get_backend
 from fencing.tokens import place_of
@@ -24,17 +22,6 @@ pytestmark = pytest.mark.slow
 
 ROUNDS = 50
 FINAL = {"SUCCESS", "FAILURE"}
-
-
-@pytest.fixture(scope="module")
-def transactional_db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """In place of pytest-django's: the rows stay until the module ends, because the worker goes on from test to test.
-
-    The name is what makes pytest-django set the test database up.
-    """
-    with django_db_blocker.unblock():
-        yield
-        call_command("flush", verbosity=0, interactive=False)
 
 
 @pytest.fixture(scope="module")
