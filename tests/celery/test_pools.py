@@ -45,8 +45,8 @@ def test_i5_message_that_comes_again_after_a_lost_connection_takes_effect_once(r
     assert address.hostname is not None
     with Proxy((address.hostname, address.port or 5672)) as proxy:
         through = address._replace(netloc=f"{address.username}:{address.password}@127.0.0.1:{proxy.port}").geturl()
-        # Threads: a child process that is free is not given it before Celery 5.7 while another one is busy.
-        with Combination("threads", "rabbitmq").worker(through) as worker:
+        # Before Celery 5.7 a child process that is free is not given it while another one is busy.
+        with Combination("prefork", "rabbitmq").worker(through) as worker:
             result = worker.send(tasks.at_gate_late, article.sku)
             first = article.report()
             proxy.refuse()
