@@ -15,6 +15,7 @@ __all__ = [
     "FencedQuerySet",
     "FencedResource",
     "FencedWrite",
+    "HeldLease",
     "Operation",
     "Reign",
     "ResourceFloor",
@@ -89,6 +90,7 @@ class TokenGrant(models.Model):
         verbose_name = _("grant")
         verbose_name_plural = _("grants")
         ordering = ("-token",)
+        permissions = (("export_tokengrant", _("Can export grants")),)
         constraints = (models.UniqueConstraint(fields=("namespace", "token"), name="fencing_grant_token"),)
         indexes = (
             models.Index(fields=("namespace", "resource", "-token"), name="fencing_grant_resource"),
@@ -100,6 +102,17 @@ class TokenGrant(models.Model):
 
     def __str__(self) -> str:
         return f"{self.resource}: {self.token}"
+
+
+class HeldLease(TokenGrant):
+    """The leases that exist now, which only their store knows: a name for their page in the admin, and for its rights."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        permissions = (("revoke_heldlease", _("Can revoke live leases")),)
+        verbose_name = _("live lease")
+        verbose_name_plural = _("live leases")
 
 
 class FencedWrite(models.Model):
@@ -133,6 +146,7 @@ class FencedWrite(models.Model):
         verbose_name = _("write attempt")
         verbose_name_plural = _("write attempts")
         ordering = ("-id",)
+        permissions = (("export_fencedwrite", _("Can export write attempts")),)
         indexes = (
             models.Index(fields=("namespace", "grant_token"), name="fencing_write_grant"),
             # Ascending, though the newest are asked for first: a B-tree takes what comes last at its end for half as much.
