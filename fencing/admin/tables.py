@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
 from django.utils.translation import gettext_lazy as _
 
-from fencing.admin import cells
+from fencing.admin import cells, links
 from fencing.admin.readonly import HistoryAdmin
+from fencing.admin.timeline import timeline_view
 
 APPLIED = cells.column("applied_at", _("applied"), cells.moment)
 OPENED = cells.column("opened_at", _("opened"), cells.moment)
@@ -22,6 +27,14 @@ class FencedResourceAdmin(HistoryAdmin):
     exact_texts = ("name",)
     search_help_text = _("The whole name of a resource.")
     detail = ("namespace", "name", cells.LAST_TOKEN, "holder", BEGINS)
+
+    def get_urls(self) -> list[Any]:
+        """The timeline of a resource, too."""
+
+        def timeline(request: HttpRequest) -> HttpResponse:
+            return timeline_view(request, self.admin_site)
+
+        return [path("timeline/", self.admin_site.admin_view(timeline), name=links.TIMELINE), *super().get_urls()]
 
 
 class OperationAdmin(HistoryAdmin):
