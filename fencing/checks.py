@@ -54,6 +54,7 @@ def check_settings(**_kwargs: Any) -> list[CheckMessage]:
         conf.idle_in_transaction(1.0)
         conf.retention()
         conf.operation_retention()
+        conf.admin_timeout()
     except ImproperlyConfigured as error:
         return [_error("E001", str(error))]
     if not isinstance(backends, Mapping):

@@ -124,6 +124,16 @@ def operation_retention() -> float | None:
     return _kept_for("OPERATION_RETENTION")
 
 
+def admin_timeout() -> float:
+    """Seconds that one statement of a page in the admin may take; 0 means no bound. Default: 3."""
+    value = setting().get("ADMIN_TIMEOUT")
+    if value is None:
+        return 3.0
+    if value in (False, 0):
+        return 0.0
+    return seconds(value, 'FENCING["ADMIN_TIMEOUT"]', error=ImproperlyConfigured)
+
+
 def _kept_for(key: str) -> float | None:
     value = setting().get(key)
     return None if value is None else seconds(value, f'FENCING["{key}"]', error=ImproperlyConfigured)

@@ -17,6 +17,7 @@ from django.db.models import QuerySet
 SERIALIZATION_FAILURES = frozenset({"40001", "40P01", "1020", "1213"})
 LOCK_TIMEOUTS = frozenset({"55P03", "1205"})
 DUPLICATE_KEY = "1062"
+CANCELLED = frozenset({"57014", "1969"})
 CHECK_VIOLATION = "4025"  # MariaDB's; its JSON is text with a CHECK
 
 
@@ -44,6 +45,12 @@ def is_busy(error: BaseException) -> bool:
     code = getattr(error.__cause__, "sqlite_errorcode", 0)
     # The low byte; the others say more exactly why.
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether the database, or an operator, ended a statement because it took too long."""
+    interrupted = getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
+    return interrupted or code_of(error) in CANCELLED
 
 
 def unless_there(connection: BaseDatabaseWrapper, column: str) -> str:

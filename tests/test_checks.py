@@ -89,6 +89,7 @@ def test_the_project_itself_is_clean() -> None:
         ({"BACKENDS": {"default": {**MEMORY, "PARTITIONS": 1.5}}}, "PARTITIONS"),
         ({"BACKENDS": {"default": MEMORY}, "RECORD": "some"}, "some"),
         ({"BACKENDS": {"default": MEMORY}, "IDLE_IN_TRANSACTION": "long"}, "long"),
+        ({"BACKENDS": {"default": MEMORY}, "ADMIN_TIMEOUT": "long"}, "long"),
     ],
 )
 def test_e001_bad_key_or_value(value: Any, named: str) -> None:
