@@ -58,7 +58,8 @@ def transactional_db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) 
         connections.settings.update({alias: configured[alias] for alias in entries})
         try:
             with connections[PRIMARY].schema_editor() as editor:
-                for model in [*apps.get_app_config("fencing").get_models(), *BELOW]:
+                own = (model for model in apps.get_app_config("fencing").get_models() if not model._meta.proxy)
+                for model in [*own, *BELOW]:
                     editor.create_model(model)
             yield
         finally:

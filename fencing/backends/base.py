@@ -77,6 +77,16 @@ class NeedsRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """How far a partition has counted: ``next`` is the lowest number not issued, ``ceiling`` the last that may be."""
+
+    reign: str
+    server: str
+    next: int
+    ceiling: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
     """The lease is not, or no longer, this holder's."""
 
@@ -172,6 +182,14 @@ class LeaseBackend(ABC):
     @abstractmethod
     def peek(self, place: Place) -> LiveLease | None:
         """The lease of one resource, or None."""
+
+    def waiters(self, space: str, partition: int, resources: Sequence[str]) -> Sequence[int | None]:
+        """How many wait for each of the leases; None where the store keeps no queue. Dead ones count until their turn."""
+        return [None] * len(resources)
+
+    @abstractmethod
+    def counting(self, space: str, partition: int) -> Counting | None:
+        """How far the partition has counted, as the store has it; None where it has nothing. Nothing is issued by that."""
 
     @abstractmethod
     def read_events(self, space: str, partition: int, count: int) -> Sequence[GrantEvent]:

@@ -18,6 +18,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing.backends.base import (
+    Counting,
     Granted,
     GrantEvent,
     Held,
@@ -159,6 +160,18 @@ class DatabaseBackend(LeaseBackend):
     def peek(self, place: Place) -> LiveLease | None:
         """See the contract."""
         return next(iter(self._leases(place, LEASE, 1)), None)
+
+    def counting(self, space: str, partition: int) -> Counting | None:
+        """See the contract."""
+        values = values_of(Place(space=space, partition=partition))
+
+        def ask(dialect: Dialect, cursor: Any) -> Counting | None:
+            counter = sql_name("StoredCounter")
+            dialect.execute(cursor, f"SELECT reign, server, next, ceiling FROM {counter} WHERE {HERE}", values)
+            row = cursor.fetchone()
+            return None if row is None else Counting(reign=row[0], server=row[1], next=row[2], ceiling=row[3])
+
+        return self._ask(ask)
 
     def read_events(self, space: str, partition: int, count: int) -> Sequence[GrantEvent]:
         """See the contract."""

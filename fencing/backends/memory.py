@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from fencing.backends.base import (
     POLL,
+    Counting,
     Granted,
     GrantEvent,
     Held,
@@ -147,6 +148,20 @@ class MemoryBackend(LeaseBackend):
         with self._turn:
             kept = self._partition(place.space, place.partition).kept(place.resource)
             return None if kept is None else kept.at(self.clock())
+
+    def waiters(self, space: str, partition: int, resources: Sequence[str]) -> Sequence[int | None]:
+        """See the contract."""
+        with self._turn:
+            queues = self._partition(space, partition).queues
+            return [len(queues.get(resource, ())) for resource in resources]
+
+    def counting(self, space: str, partition: int) -> Counting | None:
+        """See the contract."""
+        with self._turn:
+            found = self._partitions.get((space, partition))
+            if found is None:
+                return None
+            return Counting(reign=found.reign, server=found.server, next=found.next, ceiling=found.ceiling)
 
     def read_events(self, space: str, partition: int, count: int) -> Sequence[GrantEvent]:
         """See the contract."""

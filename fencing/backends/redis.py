@@ -17,6 +17,7 @@ from django.core.cache import caches
 from django.core.checks import CheckMessage, Error
 
 from fencing.backends.base import (
+    Counting,
     Granted,
     GrantEvent,
     Held,
@@ -166,6 +167,26 @@ class RedisBackend(LeaseBackend):
         prefix = self._prefix(place.space, place.partition) + "lease:"
         with self._client.errors():
             return next(self._leases(prefix, self._keys(place, "lease")), None)
+
+    def waiters(self, space: str, partition: int, resources: Sequence[str]) -> Sequence[int | None]:
+        """See the contract: the lengths of the queues, in one round trip."""
+        if not resources:
+            return []
+        with self._client.errors():
+            pipeline = self._client.redis.pipeline(transaction=False)
+            for resource in resources:
+                pipeline.llen(self._keys(Place(space=space, partition=partition, resource=resource), "queue")[0])
+            return [int(length) for length in pipeline.execute()]
+
+    def counting(self, space: str, partition: int) -> Counting | None:
+        """See the contract."""
+        key = (self._prefix(space, partition) + "counter").encode()
+        with self._client.errors():
+            found = self._client.redis.hmget(key, "reign", "replid", "next", "ceiling")
+        if None in found:
+            return None
+        reign, server, following, ceiling = map(text, found)
+        return Counting(reign=reign, server=server, next=int(following), ceiling=int(ceiling))
 
     def read_events(self, space: str, partition: int, count: int) -> Sequence[GrantEvent]:
         """See the contract."""

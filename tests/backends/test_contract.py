@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
 import pytest
 from django.db import connections
 
 from fencing.backends.base import Granted, Held, HolderInfo, Lost, NeedsRange
+from fencing.backends.database import DatabaseBackend
 from tests.backends.stores import NOBODY, Store
 
 ODD_NAMES = [
@@ -237,6 +239,42 @@ def test_live_leases_are_listed_up_to_a_limit(store: Store) -> None:
     other.grant("elsewhere")
     assert {one.resource for one in store.backend.live(store.space, 0, 100)} == {f"stock:{n}" for n in range(7)}
     assert len(list(store.backend.live(store.space, 0, 3))) == 3
+
+
+def test_how_far_it_has_counted_is_told_without_counting(store: Store) -> None:
+    store.grant("holder")
+    token = store.grant("other", "stock:43")
+    for _ in range(2):
+        found = store.backend.counting(store.space, 0)
+        assert found is not None
+        assert (found.next, found.ceiling) == (token + 1, 1000)
+    closed = store.backend.close_reign(store.place())
+    found = store.backend.counting(store.space, 0)
+    assert found is not None
+    assert (found.reign, found.server, found.next) == (closed.reign, closed.server, token + 1)
+    assert found.ceiling < found.next, "no range"
+    assert store.backend.counting("unheard-of", 3) is None
+
+
+def test_those_who_wait_are_counted_where_the_store_keeps_a_queue(store: Store) -> None:
+    names = ["stock:42", *ODD_NAMES]
+    for name in names:
+        store.grant("holder", name)
+    queues = not isinstance(store.backend, DatabaseBackend)
+
+    def counted() -> list[int | None]:
+        return list(store.backend.waiters(store.space, 0, names))
+
+    assert counted() == [0 if queues else None] * len(names)
+    with ExitStack() as stack:
+        for holder, name in [("one", "stock:42"), ("two", "stock:42"), ("three", ODD_NAMES[-1])]:
+            stack.callback(store.backend.give_up, store.place(name), holder)
+            waiter = stack.enter_context(store.backend.waiter(holder, 30.0, NOBODY))
+            assert isinstance(waiter.ask(store.place(name)), Held)
+        expected = [2, *[0] * (len(names) - 2), 1]
+        assert counted() == (expected if queues else [None] * len(names))
+    assert counted() == [0 if queues else None] * len(names)
+    assert list(store.backend.waiters(store.space, 0, [])) == []
 
 
 def test_the_outbox_tells_each_grant_and_its_end(store: Store) -> None:
