@@ -152,6 +152,12 @@ class FencedWrite(models.Model):
             # Ascending, though the newest are asked for first: a B-tree takes what comes last at its end for half as much.
             models.Index(fields=("resource", "id"), name="fencing_write_resource"),
             models.Index(fields=("at", "id"), name="fencing_write_time"),
+            # A grant can have a million writes that landed, and what was refused among them is what people look for.
+            models.Index(
+                fields=("namespace", "grant_token"),
+                name="fencing_write_refusals",
+                condition=~models.Q(outcome__in=("accepted", "unfenced")),
+            ),
             models.Index(
                 fields=("at", "id"),
                 name="fencing_write_refused",

@@ -7,22 +7,20 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html_join
 from django.utils.translation import gettext_lazy as _
 
-from fencing import conf, history
+from fencing import conf
 from fencing.admin import cells
 from fencing.admin.filters import EndedFilter, GrantWindowFilter
+from fencing.admin.newest import collect_newest
 from fencing.admin.readonly import HistoryAdmin
 from fencing.admin.writes import written
-from fencing.exceptions import FencingError
 from fencing.models import FencedWrite
 
 MAX_WRITES = 50
@@ -65,10 +63,6 @@ def count_outcomes(grants: Iterable[Any]) -> None:
         grant.outcomes = [(kind, counts[kind]) for kind in FencedWrite.Outcome.values if kind in counts]
 
 
-# Grant events to move for one page: what a long outage has left is the background's work.
-MOST_COLLECTED = 2_000
-
-
 class GrantChangeList(ChangeList):
     """Django's, with the outcomes of the page's grants."""
 
@@ -100,7 +94,7 @@ class TokenGrantAdmin(HistoryAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Collect the newest grants from the stores, then list."""
-        self._collect(request)
+        collect_newest(request, *conf.backend_aliases())
         return super().changelist_view(request, extra_context)
 
     def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -113,15 +107,6 @@ class TokenGrantAdmin(HistoryAdmin):
         all_writes = reverse(f"{self.admin_site.name}:fencing_fencedwrite_changelist")
         context["writes_url"] = f"{all_writes}?{urlencode(of_grant)}"
         return super().render_change_form(request, context, *args, **kwargs)
-
-    def _collect(self, request: HttpRequest) -> None:
-        """A store that does not answer costs the newest rows, never the page."""
-        for alias in conf.backend_aliases():
-            try:
-                history.collect(alias, most=MOST_COLLECTED)
-            except (FencingError, DatabaseError, ImproperlyConfigured) as error:
-                text = _("The newest grants of the lease backend “%(alias)s” are missing here: %(error)s")
-                self.message_user(request, text % {"alias": alias, "error": error}, messages.WARNING)
 
 
 def _cells_of(write: FencedWrite) -> dict[str, str]:

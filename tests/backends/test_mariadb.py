@@ -156,7 +156,7 @@ def test_names_compare_byte_by_byte(store: Store, other: str) -> None:
 
 
 def test_every_column_of_a_name_compares_byte_by_byte() -> None:
-    tables = [model._meta.db_table for model in apps.get_app_config("fencing").get_models()]
+    tables = {model._meta.db_table for model in apps.get_app_config("fencing").get_models()}
     found = raw(
         "SELECT table_name, collation_name, COUNT(*) FROM information_schema.columns "
         "WHERE table_schema = DATABASE() AND table_name IN %s AND collation_name IS NOT NULL GROUP BY 1, 2",
