@@ -51,7 +51,7 @@ def store(server: PrivateValkey) -> Iterator[redis.Redis]:
         yield client
 
 
-def key_of(kind: str, resource: str = RESOURCE) -> str:
+def key_of(kind: bytes, resource: str = RESOURCE) -> str:
     backend = get_backend()
     assert isinstance(backend, RedisBackend)
     return backend._keys(place_of(backend, resource), kind)[0].decode()
@@ -60,9 +60,9 @@ def key_of(kind: str, resource: str = RESOURCE) -> str:
 def queue_up(waiters: Waiters, store: redis.Redis, *names: str, **order: Any) -> None:
     """Let processes wait, one behind the other."""
     for name in names:
-        before = store.llen(key_of("queue"))
+        before = store.llen(key_of(b"queue:"))
         waiters.tell(name, resource=RESOURCE, **order)
-        wait_until(lambda: store.llen(key_of("queue")) > before, f"{name} queues")  # noqa: B023
+        wait_until(lambda: store.llen(key_of(b"queue:")) > before, f"{name} queues")  # noqa: B023
 
 
 def live() -> LiveLease | None:
@@ -96,7 +96,7 @@ def test_twelve_waiters_of_which_four_are_killed_are_served_in_order(waiters: Wa
     assert names_of(waiters.said("granted")) == alive
     tokens = [event["token"] for event in sorted(waiters.said("granted"), key=lambda event: event["at"])]
     assert tokens == sorted({first.token, *tokens})[1:]
-    assert not store.exists(key_of("queue"), key_of("lease"))
+    assert not store.exists(key_of(b"queue:"), key_of(b"lease:"))
 
 
 def test_stopped_waiter_costs_the_others_its_ttl_and_no_more(waiters: Waiters, store: redis.Redis) -> None:
@@ -129,7 +129,7 @@ def test_expiry_of_a_killed_holder_wakes_and_nobody_barges(waiters: Waiters, sto
     waiters.send("first", signal.SIGSTOP)
     waiters.send("second", signal.SIGSTOP)
     waiters.send("holder", signal.SIGKILL)
-    wait_until(lambda: not store.exists(key_of("lease")), "the lease expires")
+    wait_until(lambda: not store.exists(key_of(b"lease:")), "the lease expires")
     with pytest.raises(LeaseHeldError), lease(RESOURCE):
         raise AssertionError("barged")
     waiters.send("second", signal.SIGCONT)
@@ -158,12 +158,12 @@ def test_release_without_a_number_wakes_the_first(waiters: Waiters, store: redis
     with lease(RESOURCE):
         queue_up(waiters, store, "first", "second", ttl=600, hold=0.01)
         if how == "range is used up":
-            counter = store.hgetall(key_of("counter"))
-            store.hset(key_of("counter"), "next", int(counter[b"ceiling"]) + 1)
+            counter = store.hgetall(key_of(b"counter"))
+            store.hset(key_of(b"counter"), "next", int(counter[b"ceiling"]) + 1)
         elif how == "another server":
-            store.hset(key_of("counter"), "replid", "ab" * 20)
+            store.hset(key_of(b"counter"), "replid", "ab" * 20)
         else:
-            store.delete(key_of("counter"))
+            store.delete(key_of(b"counter"))
     released = time.monotonic()
     waiters.until("second", "released")
     granted = waiters.said("granted")
@@ -190,7 +190,7 @@ def test_connection_that_is_cut_is_made_again_and_keeps_its_place(waiters: Waite
         queue_up(waiters, store, "first", "second", ttl=600, hold=0.01)
         store.client_kill_filter(_type="pubsub")
         wait_until(lambda: len(store.pubsub_channels()) == 2, "both listen again")
-        assert store.llen(key_of("queue")) == 2
+        assert store.llen(key_of(b"queue:")) == 2
     waiters.until("second", "released")
     assert names_of(waiters.said("granted")) == ["first", "second"]
 
@@ -204,7 +204,7 @@ def test_message_that_is_lost_costs_time_only(
     with threads() as start:
         with lease(RESOURCE):
             waiting = start(lambda: lease(RESOURCE, ttl=30, wait=None, renew=False).__enter__())
-            wait_until(lambda: store.llen(key_of("queue")), "it waits")
+            wait_until(lambda: store.llen(key_of(b"queue:")), "it waits")
         found = live()
         held = waiting.result(BOUND)
     assert found is not None and found.token == held.token
@@ -222,7 +222,7 @@ def test_giving_up_leaves_the_queue(server: PrivateValkey, store: redis.Redis) -
         with pytest.raises(LeaseHeldError) as caught:
             start(lambda: lease(RESOURCE, wait=0.2).__enter__()).result(BOUND)
         assert 500 < caught.value.retry_after <= 600
-        assert not store.exists(key_of("queue"))
+        assert not store.exists(key_of(b"queue:"))
     assert live() is None
 
 
@@ -245,7 +245,7 @@ def test_wait_that_ends_in_the_moment_of_the_grant_leaves_nothing(
     with pytest.raises(error), lease(RESOURCE, wait=None):
         raise AssertionError("entered")
     assert waiters.until("next", "granted")["token"] == holder.token + 2
-    assert not store.exists(key_of("queue")) and current_lease() is None
+    assert not store.exists(key_of(b"queue:")) and current_lease() is None
 
 
 def test_refused_at_once_never_queues(server: PrivateValkey, store: redis.Redis) -> None:
@@ -265,11 +265,11 @@ def test_list_of_leases_waits_for_each_and_gives_up_all(server: PrivateValkey, s
         with lease(RESOURCE):
             with pytest.raises(LeaseHeldError):
                 start(take_both, 0.2).result(BOUND)
-            assert not store.exists(key_of("queue"), key_of("lease", "stock:41"))
+            assert not store.exists(key_of(b"queue:"), key_of(b"lease:", "stock:41"))
             waiting = start(take_both, None)
-            wait_until(lambda: store.llen(key_of("queue")), "it waits")
+            wait_until(lambda: store.llen(key_of(b"queue:")), "it waits")
         waiting.result(BOUND)
-    assert not store.exists(key_of("queue"), key_of("lease"), key_of("lease", "stock:41"))
+    assert not store.exists(key_of(b"queue:"), key_of(b"lease:"), key_of(b"lease:", "stock:41"))
 
 
 def test_waiting_asks_nothing(waiters: Waiters, store: redis.Redis) -> None:

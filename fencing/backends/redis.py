@@ -37,8 +37,8 @@ from fencing.conf import BackendConfig
 from fencing.exceptions import LeaseBackendError
 
 # The keys of a grant, and those of them that each resource has for itself.
-LEASE_KEYS = ("lease", "counter", "events", "queue")
-OF_RESOURCE = ("lease", "queue")
+LEASE_KEYS = (b"lease:", b"counter", b"events", b"queue:")
+OF_RESOURCE = (b"lease:", b"queue:")
 # How many keys one SCAN step looks at, and how many leases one round trip reads.
 BATCH = 500
 
@@ -71,7 +71,7 @@ class RedisBackend(LeaseBackend):
     ) -> Granted | Held | NeedsRange:
         channel = f"{self._prefix(place.space, place.partition)}waiter:{listener.name}".encode()
         with self._client.errors():
-            key = self._keys(place, "counter")[0]
+            key = self._keys(place, b"counter")[0]
             listener.listen(channel, self._client.pool_of(key))
             answer = self._acquire(place, holder, ttl, info, listener.name)
             if (pool := self._client.pool_of(key)) is not listener.pool:
@@ -90,7 +90,6 @@ class RedisBackend(LeaseBackend):
                 keys,
                 holder,
                 milliseconds(ttl),
-                os.urandom(8).hex(),
                 packed(info),
                 place.resource,
                 self.events_cap,
@@ -111,11 +110,11 @@ class RedisBackend(LeaseBackend):
 
     def renew(self, place: Place, holder: str, ttl: float) -> bool:
         """See the contract."""
-        return bool(self._run(RENEW, self._keys(place, "lease"), holder, milliseconds(ttl)))
+        return bool(self._run(RENEW, self._keys(place, b"lease:"), holder, milliseconds(ttl)))
 
     def advance(self, place: Place, holder: str) -> Granted | NeedsRange | Lost:
         """See the contract. A lease of another reign is lost, also when its key came back with a lagging replica."""
-        reply = text(self._run(ADVANCE, self._keys(place, "lease", "counter", "events"), holder, self.events_cap))
+        reply = text(self._run(ADVANCE, self._keys(place, b"lease:", b"counter", b"events"), holder, self.events_cap))
         return Lost() if reply == "lost" else self._issued(reply)
 
     def release(self, place: Place, holder: str, token: int) -> bool:
@@ -132,16 +131,16 @@ class RedisBackend(LeaseBackend):
 
     def draw(self, place: Place) -> Granted | NeedsRange:
         """See the contract."""
-        keys = self._keys(place, "counter", "events")
+        keys = self._keys(place, b"counter", b"events")
         return self._issued(text(self._run(DRAW, keys, os.urandom(8).hex(), self.events_cap)))
 
     def install(self, place: Place, reign: str, first: int, last: int) -> bool:
         """See the contract."""
-        return bool(self._run(INSTALL, self._keys(place, "counter"), reign, first, last))
+        return bool(self._run(INSTALL, self._keys(place, b"counter"), reign, first, last))
 
     def close_reign(self, place: Place) -> NeedsRange:
         """See the contract."""
-        reply = text(self._run(CLOSE, self._keys(place, "counter"), os.urandom(8).hex()))
+        reply = text(self._run(CLOSE, self._keys(place, b"counter"), os.urandom(8).hex()))
         return self._issued(reply)  # type: ignore[return-value]  # this script issues nothing
 
     def live(self, space: str, partition: int, limit: int) -> Iterator[LiveLease]:
@@ -166,7 +165,7 @@ class RedisBackend(LeaseBackend):
         """See the contract."""
         prefix = self._prefix(place.space, place.partition) + "lease:"
         with self._client.errors():
-            return next(self._leases(prefix, self._keys(place, "lease")), None)
+            return next(self._leases(prefix, self._keys(place, b"lease:")), None)
 
     def waiters(self, space: str, partition: int, resources: Sequence[str]) -> Sequence[int | None]:
         """See the contract: the lengths of the queues, in one round trip."""
@@ -175,7 +174,7 @@ class RedisBackend(LeaseBackend):
         with self._client.errors():
             pipeline = self._client.redis.pipeline(transaction=False)
             for resource in resources:
-                pipeline.llen(self._keys(Place(space=space, partition=partition, resource=resource), "queue")[0])
+                pipeline.llen(self._keys(Place(space=space, partition=partition, resource=resource), b"queue:")[0])
             return [int(length) for length in pipeline.execute()]
 
     def counting(self, space: str, partition: int) -> Counting | None:
@@ -238,17 +237,15 @@ class RedisBackend(LeaseBackend):
     def _prefix(self, space: str, partition: int) -> str:
         return f"{self._client.key_prefix}fencing:{{{space}:{partition}}}:"
 
-    def _keys(self, place: Place, *kinds: str) -> list[bytes]:
-        prefix = self._prefix(place.space, place.partition)
-        return [
-            (f"{prefix}{kind}:{place.resource}" if kind in OF_RESOURCE else prefix + kind).encode() for kind in kinds
-        ]
+    def _keys(self, place: Place, *kinds: bytes) -> list[bytes]:
+        prefix, resource = self._prefix(place.space, place.partition).encode(), place.resource.encode()
+        return [prefix + kind + resource if kind in OF_RESOURCE else prefix + kind for kind in kinds]
 
     def _run(self, script: Script, keys: Sequence[bytes], *args: str | int) -> Any:
         return self._send(script, keys, *args)[0]
 
     def _send(self, script: Script, keys: Sequence[bytes], *args: str | int) -> tuple[Any, bool]:
-        return self._client.run(script, keys, *[str(arg).encode() for arg in args])
+        return self._client.run(script, keys, *[b"%d" % arg if isinstance(arg, int) else arg.encode() for arg in args])
 
     def _issued(self, reply: str) -> Granted | NeedsRange:
         kind, *rest = reply.split(" ")

@@ -160,7 +160,7 @@ def test_every_column_of_a_name_compares_byte_by_byte() -> None:
     found = raw(
         "SELECT table_name, collation_name, COUNT(*) FROM information_schema.columns "
         "WHERE table_schema = DATABASE() AND table_name IN %s AND collation_name IS NOT NULL GROUP BY 1, 2",
-        tables,
+        list(tables),
     )
     assert {row[1] for row in found} == {"utf8mb4_nopad_bin"}
     assert sorted(row[0] for row in found) == sorted(tables)

@@ -66,7 +66,7 @@ def waiting() -> int:
     """How many stand in the queue."""
     backend = get_backend()
     place = place_of(backend, NAME)
-    key = backend._keys(place, "queue")[0]  # type: ignore[attr-defined]
+    key = backend._keys(place, b"queue:")[0]  # type: ignore[attr-defined]
     return int(backend._client.redis.llen(key))  # type: ignore[attr-defined]
 
 

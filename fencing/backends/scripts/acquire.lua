@@ -1,5 +1,6 @@
 -- KEYS: lease, counter, events, queue
--- ARGV: holder, ttl in ms, offer of a reign, info, resource, cap of the outbox, listener (empty: do not queue)
+-- ARGV: holder, ttl in ms, info, resource, cap of the outbox, listener (empty: do not queue). The holder's id is its
+-- offer of a reign, too.
 --
 -- The common cases come before the functions of the queue, whose making would cost each grant.
 local lease = redis.call('GET', KEYS[1])
@@ -10,10 +11,10 @@ if lease then
     return 'granted ' .. token .. ' ' .. reign .. ' ' .. redis.call('PTTL', KEYS[1])
   end
 elseif redis.call('EXISTS', KEYS[4]) == 0 then
-  local token, reign = issue(KEYS[2], KEYS[3], ARGV[6], ARGV[3])
+  local token, reign = issue(KEYS[2], KEYS[3], ARGV[5], ARGV[1])
   if not token then
     return reign
   end
-  grant(token, reign, ARGV[1], ARGV[2], ARGV[4], ARGV[5])
+  grant(token, reign, ARGV[1], ARGV[2], ARGV[3], ARGV[4])
   return 'granted ' .. token .. ' ' .. reign
 end
