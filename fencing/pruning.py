@@ -1,6 +1,6 @@
 """Forgetting what is older than the settings keep, in short transactions, so that nothing forgotten opens a door.
 
-A line of history goes as a whole. An operation keeps its key and loses its result: a key that was gone could take
+A line of history goes as a whole; the newest grant of each resource stays, and every one that has not ended. An operation keeps its key and loses its result: a key that was gone could take
 effect again. A resource's row goes once no lease can be as old as its token, and leaves the floor behind
 (``fencing.floors``).
 """
@@ -12,22 +12,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, connections, router, transaction
-from django.db.models import Max, QuerySet
+from django.db import DEFAULT_DB_ALIAS, router
+from django.db.models import Max, OuterRef, Q, QuerySet, Subquery
 from django.db.transaction import TransactionManagementError
 from django.utils import timezone
 
 from fencing import conf
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import LiveLease
+from fencing.batches import BATCH, in_batches
 from fencing.connections import open_transactions
 from fencing.floors import raise_floor
 from fencing.reigns import databases_of
-from fencing.resources import take_write_lock
 from fencing.tables import table
 from fencing.tokens import draw_from_store, place_of
 
-BATCH = 1000
 # As many live leases as any store can have.
 EVERY = 2**31 - 1
 
@@ -49,7 +48,26 @@ class Pruned:
     floor: int | None = None
 
 
-def prune(*, dry_run: bool = False, batch: int = BATCH) -> Iterator[Pruned]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far pruning has come in one table.
+
+    Attributes:
+        database: alias of the database.
+        what: as in ``Pruned``.
+        done: rows that were looked at.
+        whole: how many there are to look at, as counted at the beginning.
+    """
+
+    database: str
+    what: str
+    done: int
+    whole: int
+
+
+def prune(
+    *, dry_run: bool = False, batch: int = BATCH, progress: Callable[[Progress], None] | None = None
+) -> Iterator[Pruned]:
     """Forget what the settings RETENTION and OPERATION_RETENTION do not keep, step by step as the result is read.
 
     Each batch is a transaction of its own; rows that others have locked are left for the next time. Several at once,
@@ -58,6 +76,7 @@ def prune(*, dry_run: bool = False, batch: int = BATCH) -> Iterator[Pruned]:
     Args:
         dry_run: only count.
         batch: at most so many rows in a transaction.
+        progress: told after each batch; then the rows of each table are counted first.
 
     Yields:
         What was done in each table, once it is done.
@@ -76,14 +95,15 @@ def prune(*, dry_run: bool = False, batch: int = BATCH) -> Iterator[Pruned]:
     now = timezone.now()
     history = _before(now, conf.retention())
     operations = _before(now, conf.operation_retention())
-    forget = _count if dry_run else _forgetter(batch)
+    forget = _count if dry_run else _forgetter(batch, progress)
     for alias in databases():
         if history is not None:
             writes = _rows("FencedWrite", alias).filter(at__lt=history)
-            yield Pruned(database=alias, what="writes", rows=forget(writes.order_by("at"), _delete))
+            yield Pruned(database=alias, what="writes", rows=forget("writes", writes, "at", _delete))
         if operations is not None:
             results = _rows("Operation", alias).filter(applied_at__lt=operations, result__isnull=False)
-            yield Pruned(database=alias, what="results", rows=forget(results.order_by("applied_at"), _forget_result))
+            rows = forget("results", results, "applied_at", _forget_result)
+            yield Pruned(database=alias, what="results", rows=rows)
     for alias in conf.backend_aliases():
         backend = get_backend(alias)
         if history is not None:
@@ -101,15 +121,15 @@ def databases() -> list[str]:
 
 
 def _prune_grants(backend: LeaseBackend, before: datetime, forget: Callable[..., int]) -> Pruned:
-    """Forget grants that have ended, and those that nobody told of the end of, unless the store has their lease."""
+    """Forget grants that have ended, but for the newest of each resource, which tells who had it last."""
     config = backend.config
     grants = _rows("TokenGrant", config.database).filter(namespace=config.namespace)
-    ended = grants.filter(ended_at__lt=before).order_by("token")
-    rows: int = forget(ended, _delete)
-    never_told = grants.filter(ended="", granted_at__lt=before)
-    if newest := never_told.aggregate(highest=Max("token"))["highest"]:
-        live = [lease.token for lease in _live(backend) if lease.token <= newest]
-        rows += forget(never_told.exclude(token__in=live).order_by("token"), _delete)
+    newest = grants.filter(resource=OuterRef("resource")).order_by("-token").values("token")[:1]
+    followed = Q(token__lt=Subquery(newest))
+    ended = grants.filter(ended_at__lt=before).exclude(ended="")
+    # Of some only the end was told, so that they stand at no time in the index.
+    rows = forget("grants", ended.filter(granted_at__lt=before), "granted_at", _delete, only=followed)
+    rows += forget("grants", ended.filter(granted_at=None), "pk", _delete, only=followed)
     return Pruned(database=config.database, what="grants", rows=rows)
 
 
@@ -125,7 +145,7 @@ def _prune_resources(
         forgotten = _rows("FencedResource", database).filter(namespace=config.namespace, last_token__lte=floor)
         if not dry_run and forgotten.exists():
             raise_floor(database, config.namespace, floor)
-        rows = forget(forgotten.order_by("pk"), _delete)
+        rows = forget("resources", forgotten, "pk", _delete)
         kept = _rows("ResourceFloor", database).filter(namespace=config.namespace).aggregate(highest=Max("token"))
         yield Pruned(database=database, what="resources", rows=rows, floor=kept["highest"] or 0)
 
@@ -186,24 +206,20 @@ def _before(now: datetime, seconds: float | None) -> datetime | None:
         return None
 
 
-def _count(rows: QuerySet[Any], _forget: Callable[..., int]) -> int:
-    return rows.count()
+def _count(_what: str, rows: QuerySet[Any], _by: str, _forget: Callable[..., int], only: Q | None = None) -> int:
+    return (rows if only is None else rows.filter(only)).count()
 
 
-def _forgetter(batch: int) -> Callable[[QuerySet[Any], Callable[[QuerySet[Any]], int]], int]:
-    """A function that forgets rows batch by batch, each in a transaction of its own; those that are locked stay."""
+def _forgetter(batch: int, progress: Callable[[Progress], None] | None) -> Callable[..., int]:
+    """A function that forgets rows batch by batch, and tells how far it is."""
 
-    def forget(rows: QuerySet[Any], forget_batch: Callable[[QuerySet[Any]], int]) -> int:
-        connection, forgotten = connections[rows.db], 0
-        while True:
-            with transaction.atomic(using=rows.db, durable=True):
-                take_write_lock(connection)
-                locked = rows.select_for_update(skip_locked=connection.features.has_select_for_update_skip_locked)
-                keys = list(locked.values_list("pk", flat=True)[:batch])
-                if not keys:
-                    return forgotten
-                # With its condition again: SQLite locks nothing.
-                forgotten += forget_batch(rows.order_by().filter(pk__in=keys))
+    def forget(what: str, rows: QuerySet[Any], by: str, forget_batch: Callable[..., int], only: Q | None = None) -> int:
+        whole, passed, forgotten = rows.count() if progress else 0, 0, 0
+        for looked_at, gone in in_batches(rows, by, forget_batch, only=only, batch=batch):
+            passed, forgotten = passed + looked_at, forgotten + gone
+            if progress and whole:
+                progress(Progress(database=rows.db, what=what, done=min(passed, whole), whole=whole))
+        return forgotten
 
     return forget
 

@@ -1420,8 +1420,8 @@ MUTANTS = (
     ),
     Mutant(
         name="pruning is SQLite's writer before it reads",
-        file="fencing/pruning.py",
-        old="                take_write_lock(connection)\n",
+        file="fencing/batches.py",
+        old="            take_write_lock(connection)\n",
         new="",
         tests=(PRUNING + "test_pruning_is_sqlites_writer_before_it_reads",),
     ),
@@ -1547,7 +1547,7 @@ MUTANTS = (
     ),
     Mutant(
         name="pruning waits for nobody",
-        file="fencing/pruning.py",
+        file="fencing/batches.py",
         old="skip_locked=connection.features.has_select_for_update_skip_locked",
         new="",
         tests=(PRUNING + "test_row_that_somebody_holds_is_left[default]",),
@@ -1574,11 +1574,18 @@ MUTANTS = (
         tests=(PRUNING + "test_pruned_operation_loses_its_result_and_keeps_its_key[default]",),
     ),
     Mutant(
-        name="grants of live leases stay in the history",
+        name="the newest grant of a resource stays in the history",
         file="fencing/pruning.py",
-        old="never_told.exclude(token__in=live)",
-        new="never_told",
-        tests=(PRUNING + "test_grant_of_a_live_lease_stays_and_one_that_nobody_ended_goes",),
+        old="token__lt=Subquery(newest)",
+        new="token__lte=Subquery(newest)",
+        tests=(PRUNING + "test_newest_grant_of_each_resource_stays[default]",),
+    ),
+    Mutant(
+        name="grants that have not ended stay in the history",
+        file="fencing/pruning.py",
+        old='ended_at__lt=before).exclude(ended="")',
+        new="granted_at__lt=before)",
+        tests=(PRUNING + "test_grant_that_nobody_told_the_end_of_stays",),
     ),
     Mutant(
         name="an opened reign counts above the floor",

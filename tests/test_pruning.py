@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
@@ -113,24 +117,109 @@ def test_dry_run_counts_and_changes_nothing(keep: Callable[..., None]) -> None:
     assert ResourceFloor.objects.get().token == 0
 
 
-def test_grant_of_a_live_lease_stays_and_one_that_nobody_ended_goes(keep: Callable[..., None]) -> None:
+@pytest.mark.parametrize("alias", ["default", "lite", pytest.param("maria", marks=MARIA)])
+def test_newest_grant_of_each_resource_stays(alias: str, keep: Callable[..., None], settings: Any) -> None:
+    """Whoever looks, however late, finds who had the resource last; another namespace's numbers say nothing of that."""
+    entry = {**settings.FENCING["BACKENDS"]["default"], "DATABASE": alias, "NAMESPACE": "kept"}
+    settings.FENCING = {"BACKENDS": {"default": entry}}
+    old = timezone.now() - timedelta(seconds=3 * DAY)
+    grants = TokenGrant.objects.using(alias)
+    for token in range(1, 41):
+        grants.create(
+            namespace="kept" if token <= 30 else "other", token=token, resource=f"stock:{token % 3}", holder="h",
+            # Of every fifth only the end was told.
+            granted_at=None if token % 5 == 0 else old, ended_at=old, ended="released",
+        )  # fmt: skip
+    keep(history=DAY)
+    assert pruned(dry_run=True)[alias, "grants"] == 27
+    assert pruned(batch=4)[alias, "grants"] == 27
+    assert list(grants.filter(namespace="kept").order_by("token").values_list("token", flat=True)) == [28, 29, 30]
+    assert grants.filter(namespace="other").count() == 10
+    assert pruned(batch=4)[alias, "grants"] == 0
+    grants.create(namespace="kept", token=41, resource="stock:0", holder="h", granted_at=timezone.now())
+    assert pruned()[alias, "grants"] == 1 and not grants.filter(token=30).exists()
+
+
+def test_grant_that_nobody_told_the_end_of_stays(keep: Callable[..., None]) -> None:
+    """Of a live lease, or of a killed holder whom nobody followed; a lease that ended later than the time is young."""
+    old = timezone.now() - timedelta(seconds=3 * DAY)
+    row = {"namespace": namespace(), "resource": "stock:42", "holder": "h", "granted_at": old}
+    TokenGrant.objects.create(**row, token=1)
+    TokenGrant.objects.create(**row, token=2, ended="released", ended_at=timezone.now())
+    TokenGrant.objects.create(**row, token=3, ended="released", ended_at=old)
+    TokenGrant.objects.create(**row, token=4)
+    keep(history=DAY)
+    assert pruned()["default", "grants"] == 1
+    assert sorted(TokenGrant.objects.values_list("token", flat=True)) == [1, 2, 4]
+
+
+KILLED = """
+import os, signal, sys
+import django
+django.setup()
+from django.conf import settings
+from django.db import connection
+connection.settings_dict["NAME"] = sys.argv[1]
+settings.FENCING = {**settings.FENCING, "RETENTION": 86_400.0}
+from fencing import pruning
+
+def delete(rows, batches=[0]):
+    batches[0] += 1
+    gone = rows.delete()[0]
+    if batches[0] == 3:
+        print("in the third batch", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return gone
+
+pruning._delete = delete
+list(pruning.prune(batch=10))
+"""
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="another process has to find the same database")
+def test_killed_prune_leaves_whole_batches_and_the_next_one_completes_it(keep: Callable[..., None]) -> None:
+    for _ in range(45):
+        a_write(3 * DAY)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(connection.settings_dict["NAME"])],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}, stdout=subprocess.PIPE, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"in the third batch\n")
+    # The server notices that its client is gone when it wants to answer: until then it holds the rows.
+    writes = FencedWrite.objects.filter(namespace="n")
+    wait_until(lambda: unlocked(writes) == 25, "the killed batch is taken back")
+    keep(history=DAY)
+    assert pruned(batch=10)["default", "writes"] == 25
+    assert not writes.exists()
+
+
+def unlocked(rows: Any) -> int:
+    with transaction.atomic():
+        return len(rows.select_for_update(skip_locked=True))
+
+
+def test_progress_is_told_after_each_batch(keep: Callable[..., None]) -> None:
+    for _ in range(25):
+        a_write(3 * DAY)
+    keep(history=DAY)
+    told: list[pruning.Progress] = []
+    list(prune(batch=10, progress=told.append))
+    assert [(one.database, one.what, one.done, one.whole) for one in told] == [
+        ("default", "writes", 10, 25), ("default", "writes", 20, 25), ("default", "writes", 25, 25),
+    ]  # fmt: skip
+
+
+def test_grants_go_while_the_store_does_not_answer(keep: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    grant()
+    grant()
     history.collect()
-    TokenGrant.objects.all().delete()
-    with lease("stock:live") as live:
-        with lease("stock:ended"):
-            pass
-        history.collect()
-        TokenGrant.objects.create(
-            namespace=live.namespace, token=2**50, resource="stock:killed", holder="h", granted_at=timezone.now()
-        )
-        old = timezone.now() - timedelta(seconds=3 * DAY)
-        TokenGrant.objects.update(granted_at=old)
-        TokenGrant.objects.exclude(ended="").update(ended_at=old)
-        keep(history=DAY)
-        assert pruned()["default", "grants"] == 2
-        assert TokenGrant.objects.get().token == live.token
-    history.collect()
-    assert TokenGrant.objects.get().ended == "released"
+    TokenGrant.objects.update(granted_at=timezone.now() - timedelta(seconds=3 * DAY))
+    TokenGrant.objects.update(ended_at=timezone.now() - timedelta(seconds=3 * DAY), ended="released")
+    monkeypatch.setattr(
+        get_backend(), "live", lambda *args: (_ for _ in ()).throw(LeaseBackendError("default", "gone"))
+    )
+    keep(history=DAY)
+    assert pruned()["default", "grants"] == 1
 
 
 # Operations
@@ -546,6 +635,28 @@ def test_command_prints_what_it_did(keep: Callable[..., None]) -> None:
         ["default", "grants", "0", "-"], ["default", "resources", "0", "0"],
     ]  # fmt: skip
     assert not FencedWrite.objects.filter(namespace="n").exists()
+
+
+class Terminal(StringIO):
+    """Standard error that somebody looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_bar_is_drawn_for_a_terminal_only(
+    keep: Callable[..., None], monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    for _ in range(3):
+        a_write(3 * DAY)
+    keep(history=DAY)
+    monkeypatch.setattr("fencing.management.prune.EVERY", 0.0)
+    out, err = StringIO(), Terminal() if terminal else StringIO()
+    call_command("fencing", "prune", "--json", stdout=out, stderr=err)
+    assert json.loads(out.getvalue())["pruned"][0]["rows"] == 3
+    bar = f"\r\033[K[{'#' * 30}] writes of default: 3 of 3\r\033[K"
+    assert err.getvalue() == (bar if terminal else "")
 
 
 def test_command_refuses_inside_a_transaction(keep: Callable[..., None]) -> None:

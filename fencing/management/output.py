@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+# As wide as a bar is.
+BAR = 30
+
 
 def as_json(found: Mapping[str, Any]) -> str:
     """``found`` as one line; times in ISO 8601."""
@@ -36,6 +39,12 @@ def as_time(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def as_bar(share: float) -> str:
+    """How much of the whole is done, from 0 to 1."""
+    filled = round(min(1.0, share) * BAR)
+    return f"[{'#' * filled}{'.' * (BAR - filled)}]"
 
 
 def _printable(cell: Any) -> str:

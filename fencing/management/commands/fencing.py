@@ -6,7 +6,6 @@ import logging
 from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -15,15 +14,14 @@ from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.connection import ConnectionDoesNotExist
 
-from fencing import conf, history
+from fencing import history
 from fencing.backends import get_backend
 from fencing.backends.base import LiveLease
 from fencing.conf import DEFAULT_ALIAS
 from fencing.exceptions import FencingError, LeaseHeldError
 from fencing.maintenance import who
-from fencing.management import drill, guards
+from fencing.management import drill, guards, prune
 from fencing.management.output import as_json, as_table, as_time
-from fencing.pruning import prune
 from fencing.reigns import logged_reigns, open_reigns
 from fencing.revocation import Revocation, revoke
 from fencing.tokens import check_token, place_of
@@ -57,8 +55,7 @@ class Command(BaseCommand):
         about = "compare the guards in the databases with the models; exit status 1 when one is amiss"
         guards.add_arguments(self._add(subs, "guards", self._guards, about, using=False))
 
-        pruning = self._add(subs, "prune", self._prune, "forget what the settings do not keep", using=False)
-        pruning.add_argument("--dry-run", action="store_true", help="only count")
+        prune.add_arguments(self._add(subs, "prune", self._prune, prune.ABOUT, using=False))
         drill.add_arguments(self._add(subs, "drill", self._drill, drill.ABOUT))
 
     def handle(self, *, run: Callable[..., None], **options: Any) -> None:
@@ -171,15 +168,8 @@ class Command(BaseCommand):
             return
         self.stdout.write(_told(done))
 
-    def _prune(self, *, dry_run: bool, json: bool, **_options: Any) -> None:
-        if conf.retention() is None and conf.operation_retention() is None:
-            raise CommandError('Nothing has an end: set FENCING["RETENTION"] or FENCING["OPERATION_RETENTION"].')
-        done = list(prune(dry_run=dry_run))
-        if json:
-            self.stdout.write(as_json({"dry_run": dry_run, "pruned": [asdict(one) for one in done]}))
-            return
-        rows = [[one.database, one.what, one.rows, "" if one.floor is None else one.floor] for one in done]
-        self.stdout.write(as_table(["DATABASE", "FORGOTTEN", "WOULD GO" if dry_run else "ROWS", "FLOOR"], rows))
+    def _prune(self, **options: Any) -> None:
+        prune.run(self.stdout, self.stderr, **options)
 
 
 def _shown(lease: LiveLease) -> dict[str, Any]:
