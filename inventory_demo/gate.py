@@ -31,14 +31,14 @@ class Gate:
         self._store = get_redis_connection("leases")
         self._read = "0"
 
-    def expect(self, resource: str) -> None:
-        """Let the next holder of `resource` wait at the gate before it writes."""
+    def expect(self, task: str) -> None:
+        """Let the task with this id wait at the gate before it writes, once."""
         self._store.delete(self._open)
-        self._store.set(self._expected, resource, ex=KEPT)
+        self._store.set(self._expected, task, ex=KEPT)
 
-    def expects(self, resource: str) -> bool:
-        """Tell whether the present holder of `resource` is to wait; only one is told so."""
-        if self._store.get(self._expected) != resource.encode():
+    def expects(self, task: str) -> bool:
+        """Tell whether this task is to wait; it is told so once."""
+        if self._store.get(self._expected) != task.encode():
             return False
         return bool(self._store.delete(self._expected))
 

@@ -1,4 +1,4 @@
-"""Stopping a process, and knowing that it has stopped."""
+"""Stopping, waking and killing a process of the demonstration's own, and knowing that it has stopped."""
 
 from __future__ import annotations
 
@@ -33,13 +33,35 @@ def stop(pid: int, group: int) -> None:
     Raises:
         RuntimeError: it is no process of that group, or does not stop.
     """
-    if os.getpgid(pid) != group:
-        raise RuntimeError(f"Process {pid} is none of the worker's.")
-    os.kill(pid, signal.SIGSTOP)
+    _signal(pid, group, signal.SIGSTOP)
     if not wait_for(lambda: is_stopped(pid), seconds=10):
         raise RuntimeError(f"Process {pid} does not stop: its threads are {thread_states(pid)}.")
 
 
-def wake(pid: int) -> None:
-    """Let a stopped process go on."""
-    os.kill(pid, signal.SIGCONT)
+def wake(pid: int, group: int) -> None:
+    """Let a stopped process of a group go on.
+
+    Raises:
+        RuntimeError: it is no process of that group.
+    """
+    _signal(pid, group, signal.SIGCONT)
+
+
+def kill(pid: int, group: int) -> None:
+    """Kill a process of a group, as the kernel does when memory is short.
+
+    Raises:
+        RuntimeError: it is no process of that group.
+    """
+    _signal(pid, group, signal.SIGKILL)
+
+
+def _signal(pid: int, group: int, number: signal.Signals) -> None:
+    """Signal nothing but a process of that group: a process id may be anybody's by now."""
+    try:
+        mine = os.getpgid(pid) == group
+    except ProcessLookupError:
+        mine = False
+    if not mine:
+        raise RuntimeError(f"Process {pid} is none of the worker's.")
+    os.kill(pid, number)

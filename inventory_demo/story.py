@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import monotonic, time
+from time import monotonic, sleep, time
 from typing import Any
 from uuid import uuid4
 
@@ -18,6 +18,8 @@ from inventory_demo.worker import Worker
 
 INITIAL, FIRST, SECOND = 10, -3, -5
 EXPECTED = INITIAL + FIRST + SECOND
+# What each of the two takes from the stock: A is the sleeper, B overtakes it.
+DELTAS = {"A": FIRST, "B": SECOND}
 # Seconds for a step that the worker takes; the longest waits for a lease to expire.
 PATIENCE = 25.0
 
@@ -56,21 +58,27 @@ class Pause:
 
 @dataclass(slots=True, kw_only=True)
 class Story:
-    """One telling. `play` fills it.
+    """One telling. `play` tells all of it; the steps are there to be taken one by one, too.
 
     Attributes:
         fenced: with a fenced model and task, or with plain ones under the same lease.
         tell: called with each event as it happens.
         sku: the article; a new one for each telling, so that tellings side by side do not meet.
+        pace: seconds that `play` leaves people to look at the sleeper before it is stopped, and before it is woken.
+        tasks: the letter of each task that was sent, by its id.
+        reports: what the worker reported, and what was done to it, in that order.
     """
 
     fenced: bool
     tell: Callable[[Event], None]
     sku: str = field(default_factory=lambda: f"story-{uuid4().hex[:8]}")
+    pace: float = 0.0
     began: float = 0.0
+    tasks: dict[str, str] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     reports: list[dict[str, Any]] = field(default_factory=list)
     pause: Pause | None = None
+    _stopped: float = 0.0
 
     @property
     def resource(self) -> str:
@@ -78,10 +86,15 @@ class Story:
         return f"stock:{self.sku}"
 
     @property
+    def row(self) -> list[int]:
+        """The row that the database has now: its quantity, and its last token where it has one."""
+        model, names = (Stock, ["quantity", "last_token"]) if self.fenced else (PlainStock, ["quantity"])
+        return [*model._default_manager.filter(sku=self.sku).values_list(*names).get()]
+
+    @property
     def final(self) -> int:
         """The quantity that the database has now."""
-        rows = (Stock if self.fenced else PlainStock)._default_manager.filter(sku=self.sku)
-        return int(rows.values_list("quantity", flat=True).get())
+        return self.row[0]
 
     @property
     def tokens(self) -> list[int]:
@@ -100,73 +113,119 @@ class Story:
         Raises:
             GateError: a step did not happen in time.
         """
-        self.began = time()
-        task, reason = (apply_delta, ["story"]) if self.fenced else (apply_delta_unfenced, [])
-        (StockFactory if self.fenced else PlainStockFactory).create(sku=self.sku, quantity=INITIAL)
-        gate.expect(self.resource)
         try:
-            first = worker.send(task, self.sku, FIRST, *reason)
-            sleeper = self._until(gate, "waits")["pid"]
-            processes.stop(sleeper, group=worker.pid)
-            stopped = monotonic()
-            self.pause = Pause(pid=sleeper, state=processes.STOPPED)
-            self._happens("A", sleeper, "is stopped by SIGSTOP")
-            # Open while it sleeps: it goes straight on to its write when it is awake.
-            gate.open()
-            worker.send(task, self.sku, SECOND, *reason).get(timeout=PATIENCE)
-            self._until(gate, "wrote")
+            self.begin()
+            self.start("A", worker, gate)
+            sleeper = self._until("A", "waits", worker, gate)["pid"]
+            sleep(self.pace)
+            self.stop(sleeper, worker, gate)
+            self.start("B", worker, gate)
+            self._until("B", "ended", worker, gate)
             if not processes.is_stopped(sleeper):
                 raise GateError(f"Process {sleeper} did not stay stopped.")
-            self.pause.seconds = round(monotonic() - stopped, 3)
-            processes.wake(sleeper)
-            self._happens("A", sleeper, "goes on after SIGCONT")
-            first.get(timeout=PATIENCE)
-            self._until(gate, "wrote")
+            sleep(self.pace)
+            self.wake(sleeper, worker)
+            self._until("A", "ended", worker, gate)
         except Exception as error:
             raise GateError(f"{error}\n{worker.log()}") from error
 
-    def _until(self, gate: Gate, event: str) -> dict[str, Any]:
-        """Follow the worker's reports up to this one."""
-        while True:
-            report = gate.next_report(PATIENCE)
-            if report.get("resource") != self.resource:
-                continue
-            self.reports.append(report)
-            self._follow(report)
-            if report["event"] == event:
-                return report
+    def begin(self) -> None:
+        """Put the article into stock."""
+        self.began = time()
+        (StockFactory if self.fenced else PlainStockFactory).create(sku=self.sku, quantity=INITIAL)
 
-    def _follow(self, report: dict[str, Any]) -> None:
-        sleeper = self.pause.pid if self.pause else report["pid"]
-        letter = "A" if report["pid"] == sleeper else "B"
-        token = report["token"]
+    def start(self, letter: str, worker: Worker, gate: Gate) -> None:
+        """Send the task of A, who waits at the gate between read and write, or that of B, who does not."""
+        task, reason = (apply_delta, ["story"]) if self.fenced else (apply_delta_unfenced, [])
+        task_id = str(uuid4())
+        self.tasks[task_id] = letter
+        self.note("sent", task=task_id)
+        if letter == "A":
+            gate.expect(task_id)
+        worker.send(task, self.sku, DELTAS[letter], *reason, task_id=task_id)
+
+    def stop(self, sleeper: int, worker: Worker, gate: Gate) -> None:
+        """Stop the process of A, and open the gate while it sleeps: awake, it goes straight on to its write."""
+        processes.stop(sleeper, group=worker.pid)
+        self._stopped = monotonic()
+        self.pause = Pause(pid=sleeper, state=processes.STOPPED)
+        self.note("stopped", pid=sleeper)
+        self._happens("A", sleeper, "is stopped by SIGSTOP")
+        gate.open()
+
+    def wake(self, sleeper: int, worker: Worker) -> None:
+        """Let the process of A go on."""
+        if self.pause:
+            self.pause.seconds = round(monotonic() - self._stopped, 3)
+        processes.wake(sleeper, group=worker.pid)
+        self.note("continued", pid=sleeper)
+        self._happens("A", sleeper, "goes on after SIGCONT")
+
+    def kill(self, sleeper: int, worker: Worker) -> None:
+        """Kill the process of A."""
+        processes.kill(sleeper, group=worker.pid)
+        self.note("killed", pid=sleeper)
+        self._happens("A", sleeper, "is killed by SIGKILL")
+
+    def note(self, event: str, **facts: Any) -> None:
+        """Keep what this side did or saw, beside the worker's reports."""
+        self.reports.append({"at": time(), **facts, "event": event})
+
+    def follow(self, report: dict[str, Any]) -> bool:
+        """Tell what a report of the worker says; False if it is of another story."""
+        if report["task"] not in self.tasks:
+            return False
+        self.reports.append(report)
+        self._tell(self.tasks[report["task"]], report)
+        return True
+
+    def _until(self, letter: str, event: str, worker: Worker, gate: Gate) -> dict[str, Any]:
+        """Follow the worker's reports up to this one."""
+        deadline = monotonic() + PATIENCE
+        while monotonic() < deadline:
+            report = gate.report_now(block=500)
+            if report is None:
+                if worker.has_ended():
+                    raise GateError("The worker has ended.")
+            elif self.follow(report) and self.tasks[report["task"]] == letter and report["event"] == event:
+                if event != "ended" or report["state"] == "SUCCESS":
+                    return report
+                if report["state"] != "RETRY":
+                    raise GateError(f"The task of {letter} ended as {report['state']}.")
+        raise GateError(f"Nothing happened in the worker within {PATIENCE:g} s.")
+
+    def _tell(self, letter: str, report: dict[str, Any]) -> None:
         match report["event"]:
             case "granted":
-                self._happens(letter, report["pid"], "is granted the lease", token=token, at=report["at"])
+                self._happens(letter, report["pid"], "is granted the lease", token=report["token"], at=report["at"])
             case "waits":
                 what = f"has read {report['before'][0]}, will write {report['value']}"
-                self._happens(letter, report["pid"], what, token=token, before=report["before"], at=report["at"])
+                self._happens(
+                    letter, report["pid"], what, token=report["token"], before=report["before"], at=report["at"]
+                )
             case "wrote":
-                asked = self._asked(report)
-                self._happens(
-                    letter, report["pid"], f"writes {asked['value']}", token=token, before=asked["before"],
-                    after=report["after"], verdict=self._verdict(letter, asked), at=report["at"],
-                )  # fmt: skip
+                self._answered(letter, report, "accepted: B's change is lost" if self.loses(report) else "accepted")
             case "refused":
-                asked = self._asked(report)
-                self._happens(
-                    letter, report["pid"], f"writes {asked['value']}", token=token, before=asked["before"],
-                    after=report["after"], verdict=f"refused: {token} is not above {report['seen']}", at=report["at"],
-                )  # fmt: skip
+                self._answered(letter, report, f"refused: {report['token']} is not above {report['seen']}")
 
-    def _asked(self, report: dict[str, Any]) -> dict[str, Any]:
-        """The report of the write that this one is the answer to."""
-        return next(one for one in reversed(self.reports) if one["event"] == "writes" and one["pid"] == report["pid"])
+    def _answered(self, letter: str, report: dict[str, Any], verdict: str) -> None:
+        """Tell of a write and of what became of it."""
+        asked = self.asked(report)
+        self._happens(
+            letter, report["pid"], f"writes {asked['value']}", token=report["token"], before=asked["before"],
+            after=report["after"], verdict=verdict, at=report["at"],
+        )  # fmt: skip
 
-    def _verdict(self, letter: str, asked: dict[str, Any]) -> str:
-        """What an accepted write was: right, or one that lost what another had written."""
-        lost = not self.fenced and letter == "A" and asked["before"][0] != asked["value"] - FIRST
-        return "accepted: B's change is lost" if lost else "accepted"
+    def asked(self, report: dict[str, Any]) -> dict[str, Any]:
+        """The report of the write that this one is the answer to: the newest before it."""
+        writes = (one for one in self.reports if one["event"] == "writes" and one["task"] == report["task"])
+        return next(one for one in reversed([*writes]) if one["at"] <= report["at"])
+
+    def loses(self, report: dict[str, Any]) -> bool:
+        """Whether the write that is reported as accepted went over what another had written."""
+        asked = self.asked(report)
+        delta = DELTAS[self.tasks[report["task"]]]
+        return bool(asked["before"][0] != asked["value"] - delta)
 
     def _happens(self, letter: str, pid: int, what: str, *, at: float | None = None, **facts: Any) -> None:
         event = Event(at=(at or time()) - self.began, process=f"{letter} {pid}", what=what, **facts)

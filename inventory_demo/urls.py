@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.urls import path
-from django.views.generic import RedirectView
+
+from inventory_demo.page import page, state
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="admin:index")),
+    path("", page, name="page"),
+    path("state/", state, name="state"),
     path("admin/", admin.site.urls),
 ]

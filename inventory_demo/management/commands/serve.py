@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import socket
 from itertools import count
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
+
+from inventory_demo.stage import stage
 
 HOST = "127.0.0.1"
 LOGIN = "admin"
@@ -20,14 +25,31 @@ class Command(BaseCommand):
     help = "Serve the example project on the first free port from 8000, with an administrator to log in as."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Serve until interrupted."""
+        """Serve until interrupted.
+
+        Raises:
+            CommandError: this is no developer's machine.
+        """
+        if not settings.DEBUG:
+            raise CommandError("The page starts and stops processes and has a known password: it needs DEBUG = True.")
         call_command("migrate", verbosity=0)
         users = get_user_model()._default_manager
         if not users.filter(username=LOGIN).exists():
             users.create_superuser(LOGIN, password=LOGIN)
         port = first_free_port(8000)
-        self.stdout.write(f"http://{HOST}:{port}/  (login {LOGIN}, password {LOGIN}; Ctrl-C ends)")
-        call_command("runserver", f"{HOST}:{port}", use_reloader=False, verbosity=0)
+        self.stdout.write(f"The story:  http://{HOST}:{port}/")
+        self.stdout.write(f"The admin:  http://{HOST}:{port}/admin/  (login {LOGIN}, password {LOGIN})")
+        self.stdout.write("Ctrl-C ends both, and the worker that the page has started.")
+        self.stdout.flush()
+        # The page asks twice a second: that is no news.
+        logging.getLogger("django.server").addFilter(lambda record: "GET /state/" not in record.getMessage())
+        # So that a plain kill ends the worker in an orderly way, too.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # In this very process, without the reloader: the stage is one object.
+        try:
+            call_command("runserver", f"{HOST}:{port}", use_reloader=False, verbosity=0)
+        finally:
+            stage.close()
 
 
 def first_free_port(start: int) -> int:
