@@ -20,6 +20,10 @@ class FencingConfig(AppConfig):
         from fencing import cascades, checks, guards  # noqa: F401
 
         cascades.wrap_collector()
+        if apps.is_installed("django.contrib.admin"):
+            from fencing.admin import plainadmin
+
+            plainadmin.wrap_admin()
         post_migrate.connect(_create_floors, sender=self)
 
 

@@ -1,42 +1,20 @@
-"""The stock in the admin: to look at. Changing a fenced row needs its lease."""
+"""The stock in the admin, edited under leases like anywhere else, and the ledger to look at."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from django.contrib import admin
-from django.db.models import Model
-from django.http import HttpRequest
 
+from fencing.admin import FencedModelAdmin, ReadOnlyAdmin
 from inventory_demo.models import Stock, StockDelta
-
-if TYPE_CHECKING:
-    BaseAdmin = admin.ModelAdmin[Any]
-else:
-    BaseAdmin = admin.ModelAdmin
-
-
-class ReadOnlyAdmin(BaseAdmin):
-    """Shows rows and changes none."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody adds one."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody changes one."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Nobody deletes one."""
-        return False
 
 
 @admin.register(Stock)
-class StockAdmin(ReadOnlyAdmin):
+class StockAdmin(FencedModelAdmin):
     """Stocks, with the highest token that each has accepted."""
 
-    list_display = ("sku", "quantity", "last_token")
+    list_display = ("sku", "quantity", "fence_token")
+    list_editable = ("quantity",)
+    readonly_fields = ("fence_token",)
     search_fields = ("sku",)
 
 

@@ -1,16 +1,26 @@
-"""The admin: what was granted, what was attempted and what the database decided. Nothing can be changed here."""
+"""The admin: what was granted, what was attempted and what the database decided; and the admin of your fenced models."""
 
 from __future__ import annotations
 
 from django.contrib import admin
 
+from fencing.admin.fencedadmin import FencedAdminMixin, FencedModelAdmin, without_leases
+from fencing.admin.fencedinlines import FencedInlineMixin, FencedStackedInline, FencedTabularInline
 from fencing.admin.grants import TokenGrantAdmin
 from fencing.admin.readonly import ReadOnlyAdmin
 from fencing.admin.tables import FencedResourceAdmin, OperationAdmin, ReignAdmin, TokenRangeAdmin
 from fencing.admin.writes import FencedWriteAdmin
 from fencing.models import FencedResource, FencedWrite, Operation, Reign, TokenGrant, TokenRange
 
-__all__ = ["ReadOnlyAdmin"]
+__all__ = [
+    "FencedAdminMixin",
+    "FencedInlineMixin",
+    "FencedModelAdmin",
+    "FencedStackedInline",
+    "FencedTabularInline",
+    "ReadOnlyAdmin",
+    "without_leases",
+]
 
 admin.site.register(TokenGrant, TokenGrantAdmin)
 admin.site.register(FencedWrite, FencedWriteAdmin)

@@ -173,3 +173,44 @@ class Badge(models.Model):
 
     def __str__(self) -> str:
         return f"badge {self.pk}"
+
+
+class Rack(FencedModel):
+    """What the admin's forms can hold: a choice, a box to tick, a time, a relation; with fenced and plain children."""
+
+    class Kind(models.TextChoices):
+        """How deep its slots are."""
+
+        FLAT = "flat", "flat slots"
+        DEEP = "deep", "deep slots"
+
+    fence_resource = "rack:{code}"
+
+    code = models.CharField(max_length=190, unique=True)
+    title = models.CharField(max_length=60, blank=True)
+    size = models.IntegerField(default=0)
+    open = models.BooleanField(default=True)
+    kind = models.CharField(max_length=10, choices=Kind.choices, default=Kind.FLAT)
+    checked_at = models.DateTimeField(null=True, blank=True)
+    warehouses = models.ManyToManyField(Warehouse, blank=True)
+
+    def __str__(self) -> str:
+        return self.code
+
+
+class Slot(FencedModel):
+    """A fenced child of a fenced parent."""
+
+    rack = models.ForeignKey(Rack, models.CASCADE)
+    quantity = models.IntegerField(default=0)
+    open = models.BooleanField(default=True)
+
+
+class RackNote(models.Model):
+    """A plain child of a fenced parent."""
+
+    rack = models.ForeignKey(Rack, models.CASCADE)
+    text = models.CharField(max_length=60)
+
+    def __str__(self) -> str:
+        return self.text
