@@ -7,10 +7,11 @@ from django.contrib import admin
 from fencing.admin.fencedadmin import FencedAdminMixin, FencedModelAdmin, without_leases
 from fencing.admin.fencedinlines import FencedInlineMixin, FencedStackedInline, FencedTabularInline
 from fencing.admin.grants import TokenGrantAdmin
+from fencing.admin.live import HeldLeaseAdmin
 from fencing.admin.readonly import ReadOnlyAdmin
 from fencing.admin.tables import FencedResourceAdmin, OperationAdmin, ReignAdmin, TokenRangeAdmin
 from fencing.admin.writes import FencedWriteAdmin
-from fencing.models import FencedResource, FencedWrite, Operation, Reign, TokenGrant, TokenRange
+from fencing.models import FencedResource, FencedWrite, HeldLease, Operation, Reign, TokenGrant, TokenRange
 
 __all__ = [
     "FencedAdminMixin",
@@ -24,6 +25,7 @@ __all__ = [
 
 admin.site.register(TokenGrant, TokenGrantAdmin)
 admin.site.register(FencedWrite, FencedWriteAdmin)
+admin.site.register(HeldLease, HeldLeaseAdmin)
 admin.site.register(FencedResource, FencedResourceAdmin)
 admin.site.register(Operation, OperationAdmin)
 admin.site.register(Reign, ReignAdmin)
