@@ -482,7 +482,16 @@ def test_tables_are_aligned_and_show_what_is_odd() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["leases", "reigns", "guards", "prune --dry-run", "drill --remove drill-00000000", "revoke x --reason y"]
+    "command",
+    [
+        "leases",
+        "reigns",
+        "history --limit 5",
+        "guards",
+        "prune --dry-run",
+        "drill --remove drill-00000000",
+        "revoke x --reason y",
+    ],
 )
 def test_options_of_every_command_are_known_after_the_sub_command(settings: Any, command: str) -> None:
     settings.FENCING = {**settings.FENCING, "RETENTION": 60}

@@ -21,6 +21,7 @@ from fencing.conf import DEFAULT_ALIAS
 from fencing.exceptions import FencingError, LeaseHeldError
 from fencing.maintenance import who
 from fencing.management import drill, guards, prune
+from fencing.management import history as history_command
 from fencing.management.output import as_json, as_table, as_time
 from fencing.reigns import logged_reigns, open_reigns
 from fencing.revocation import Revocation, revoke
@@ -32,12 +33,12 @@ logger = logging.getLogger("fencing")
 class Command(BaseCommand):
     """One sub-command for each thing to do; each prints a table, or with ``--json`` one object."""
 
-    help = "Shows and revokes leases, shows and opens reigns, compares and installs guards, forgets what is old, plays drills."
+    help = "Shows and revokes leases, shows the history, shows and opens reigns, compares and installs guards, forgets what is old, plays drills."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """The sub-commands and their options."""
         subs = parser.add_subparsers(
-            dest="action", required=True, metavar="leases | reigns | revoke | guards | prune | drill"
+            dest="action", required=True, metavar="leases | reigns | revoke | history | guards | prune | drill"
         )
         self._add(subs, "leases", self._leases, "the leases that exist now").add_argument(
             "--limit", type=_positive, default=1000, help="at most so many (default: %(default)s)"
@@ -52,6 +53,7 @@ class Command(BaseCommand):
         revoking.add_argument(
             "--database", action="append", help="where its rows are; may be repeated (default: where models write)"
         )
+        history_command.add_arguments(self._add(subs, "history", self._history, history_command.ABOUT))
         about = "compare the guards in the databases with the models; exit status 1 when one is amiss"
         guards.add_arguments(self._add(subs, "guards", self._guards, about, using=False))
 
@@ -135,6 +137,9 @@ class Command(BaseCommand):
 
     def _drill(self, **options: Any) -> None:
         drill.run(self.stdout, self.stderr, **options)
+
+    def _history(self, **options: Any) -> None:
+        history_command.run(self.stdout, self.stderr, **options)
 
     def _guards(self, **options: Any) -> None:
         guards.run(self.stdout, **options)
