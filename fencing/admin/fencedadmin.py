@@ -27,7 +27,7 @@ from fencing.admin.fencedforms import (
 )
 from fencing.admin.formreads import INPUT, ReadField
 from fencing.admin.links import TIMELINE, url_if_there
-from fencing.admin.timeline import RIGHTS
+from fencing.admin.rights import may_view_timelines
 from fencing.conf import backend_config
 from fencing.naming import fence_of
 
@@ -163,7 +163,7 @@ class FencedAdminMixin(MixinBase):
 
     def _history_url(self, request: HttpRequest, row: Any) -> str:
         """The timeline of the row's resource; "" for who may not see it, and where this site has none."""
-        if not request.user.has_perms(RIGHTS):
+        if not may_view_timelines(self.admin_site, request):
             return ""
         namespace = backend_config(fence_of(type(row)).using).namespace
         try:

@@ -20,7 +20,7 @@ from fencing.admin.limits import time_limit, too_slow
 from fencing.admin.named import ResourceField
 from fencing.admin.newest import UNREACHABLE, collect_newest
 from fencing.admin.readonly import MAX_NUMBER
-from fencing.admin.rights import may_view
+from fencing.admin.rights import may_view, may_view_timelines
 from fencing.admin.timeline_picture import drawn
 from fencing.admin.timeline_rows import Row, Timeline, Wanted, read
 from fencing.admin.timeline_story import beaten_by, held
@@ -60,7 +60,7 @@ class Store:
 
 def timeline_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
     """One resource's timeline, for who may see both grants and write attempts."""
-    if not (may_view(site, request, TokenGrant) and may_view(site, request, FencedWrite)):
+    if not may_view_timelines(site, request):
         raise PermissionDenied
     form = Asked(request.GET)
     context: dict[str, Any] = {
