@@ -78,6 +78,9 @@ MARIADB_STORE = "tests/backends/test_mariadb.py::"
 HEARTBEAT = "tests/faults/test_heartbeat.py::"
 REDIS = "tests/backends/test_redis.py::"
 DATABASE = "tests/backends/test_database.py::"
+ADMIN = "tests/admin/test_fenced_admin.py::"
+ADMIN_LISTS = "tests/admin/test_fenced_admin_lists.py::"
+ADMIN_PLAIN = "tests/admin/test_fenced_admin_plain.py::"
 COMMANDS = "tests/test_commands.py::"
 OPERATOR = "tests/celery/test_operator.py::"
 DELIVERIES = "tests/celery/test_deliveries.py::"
@@ -1990,6 +1993,121 @@ _held = _Shared()""",
         old="(base,) if issubclass(base, FencedTask) else ",
         new="",
         tests=("tests/celery/test_calls.py::test_base_may_be_a_fenced_task_itself",),
+    ),
+    Mutant(
+        name="the admin believes no read that it has not signed",
+        file="fencing/admin/formreads.py",
+        old='        reads = signing.loads(text or "", salt=_salt(model))\n',
+        new='        reads = signing.JSONSerializer().loads(signing.b64_decode((text or "").partition(":")[0].encode()))\n',
+        tests=(ADMIN + "test_a_read_that_was_altered_is_refused",),
+    ),
+    Mutant(
+        name="a signed read of the admin counts for its own model only",
+        file="fencing/admin/formreads.py",
+        old='return f"fencing.admin.{fence_of(model).label}"',
+        new='return "fencing.admin"',
+        tests=(ADMIN + "test_a_forged_read_is_refused",),
+    ),
+    Mutant(
+        name="the admin saves a form as the row that it was loaded from",
+        file="fencing/admin/fencedforms.py",
+        old="self.instance._fence_pin = read and read.token",
+        new="pass",
+        tests=(
+            ADMIN + "test_a_form_that_was_loaded_before_a_write_is_refused_and_comes_back",
+            ADMIN_LISTS + "test_a_row_that_somebody_wrote_meanwhile_refuses_all_of_the_list",
+        ),
+    ),
+    Mutant(
+        name="an invalid form of the admin keeps its read",
+        file="fencing/admin/fencedforms.py",
+        old=" if refused or self.fence_read is None else self.fence_read",
+        new="",
+        tests=(ADMIN + "test_an_invalid_form_keeps_the_read_that_its_values_come_from",),
+    ),
+    Mutant(
+        name="an invalid list of the admin keeps its reads",
+        file="fencing/admin/fencedforms.py",
+        old="        read: Read | None = form.fence_read\n        return read\n",
+        new="        return Read(form.fence_token)\n",
+        tests=(ADMIN_LISTS + "test_an_invalid_list_keeps_its_reads",),
+    ),
+    Mutant(
+        name="the admin saves a row under its lease",
+        file="fencing/admin/fencedviews.py",
+        old="        found.add_rows([row])\n        if is_fenced",
+        new="        if is_fenced",
+        tests=(ADMIN + "test_a_save_takes_the_lease_and_raises_the_token",),
+    ),
+    Mutant(
+        name="the lease of the admin outlives the commit",
+        file="fencing/admin/fencedviews.py",
+        old="                edit.hold(_of_change(options, request, row, edit))\n",
+        new="""                edit.hold(_of_change(options, request, row, edit))
+                from django.db import transaction
+                with transaction.atomic(), edit.leases:
+                    return view(request, object_id, form_url, extra_context)
+""",
+        tests=(ADMIN + "test_the_lease_is_taken_before_the_transaction_and_released_after_the_commit",),
+    ),
+    Mutant(
+        name="list_editable of the admin saves rows under their leases",
+        file="fencing/admin/fencedviews.py",
+        old="            edit.hold(_of_list(options, request, edit))\n",
+        new="",
+        tests=(ADMIN_LISTS + "test_several_rows_are_saved_under_their_leases",),
+    ),
+    Mutant(
+        name="what was typed over a conflict in a list of the admin is meant",
+        file="fencing/admin/fencedforms.py",
+        old="return (self.fence_read is not None and self.fence_read.conflict) or super().has_changed()",
+        new="return super().has_changed()",
+        tests=(ADMIN_LISTS + "test_after_a_conflict_the_first_value_is_meant_too",),
+    ),
+    Mutant(
+        name="a row of a list of the admin that nobody touched is not written",
+        file="fencing/admin/fencedforms.py",
+        old="field.show_hidden_initial = not (field.disabled or isinstance(field, forms.FileField))",
+        new="pass",
+        tests=(ADMIN_LISTS + "test_a_row_that_nobody_touched_here_is_no_conflict",),
+    ),
+    Mutant(
+        name="the admin takes leases for no more rows than its limit",
+        file="fencing/admin/fencededit.py",
+        old="if sum(map(len, self.names.values())) > self.limit:",
+        new="if False:",
+        tests=(ADMIN_LISTS + "test_an_action_on_more_rows_than_leases_does_not_begin",),
+    ),
+    Mutant(
+        name="the admin takes no lease for who may not write the row",
+        file="fencing/admin/fencedviews.py",
+        old="return row if row is not None and has_permission(request, row) else None",
+        new="return row",
+        tests=(ADMIN + "test_who_may_not_change_a_row_takes_no_lease_and_changes_nothing",),
+    ),
+    Mutant(
+        name="a refused form of the admin is invalid",
+        file="fencing/admin/fencedforms.py",
+        old="            self.add_error(None, text_of(refusal))\n",
+        new="            pass\n",
+        tests=(ADMIN + "test_a_held_lease_is_told_with_its_holder_and_nothing_typed_is_lost",),
+    ),
+    Mutant(
+        name="a plain admin answers a refusal",
+        file="fencing/admin/plainadmin.py",
+        old="                answer = fencedviews.refused(request, error, self)\n",
+        new="                raise\n",
+        tests=(
+            ADMIN_PLAIN + "test_a_change",
+            ADMIN_PLAIN + "test_a_cascade_from_an_unfenced_parent",
+        ),
+    ),
+    Mutant(
+        name="the admin logs no refused deletion as done",
+        file="fencing/admin/plainadmin.py",
+        old="        with transaction.atomic(using=router.db_for_write(self.model)):\n",
+        new="        if True:\n",
+        tests=(ADMIN_PLAIN + "test_an_action",),
     ),
 )
 

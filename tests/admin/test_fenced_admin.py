@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from contextvars import Context
@@ -279,6 +280,17 @@ def test_a_forged_read_is_refused(admin_client, rack, change, forge):
     assert form_of(response)["size"] == "12"
     rack.refresh_from_db()
     assert (rack.size, rack.last_token) == (7, token)
+
+
+def test_a_read_that_was_altered_is_refused(admin_client, rack, change):
+    form = form_of(admin_client.get(change))
+    token = write(rack, size=7)
+    _old, colon, signature = form[INPUT].partition(":")
+    newer = signing.b64_encode(json.dumps({str(rack.pk): [token, False]}).encode()).decode()
+    response = admin_client.post(change, {**form, INPUT: newer + colon + signature, "size": 12})
+    assert "does not prove" in text_of(response)
+    rack.refresh_from_db()
+    assert rack.size == 7
 
 
 def test_a_missing_read_is_refused_also_where_nobody_wrote(admin_client, rack, change):
