@@ -52,8 +52,7 @@ def of_lease(lease: LiveLease, stored: FencedResource | None) -> Drift:
     """What the database's row of the resource says of the lease that the store has."""
     if stored is None or stored.last_token < lease.token:
         return NOT_WRITTEN
-    # A holder may draw further numbers after its grant's own, so a higher one can be its own as well.
-    return IN_STEP if stored.last_token == lease.token or stored.holder == lease.holder else SUPERSEDED
+    return IN_STEP if stored.last_token == lease.token else SUPERSEDED
 
 
 def of_counter(counting: Counting | None, ceiling: int) -> Drift:

@@ -81,7 +81,9 @@ def _tried(store: Store, ask: Callable[..., None], *args: object) -> None:
         ask(store, *args)
     except UNREACHABLE as error:
         slow = isinstance(error, DatabaseError) and is_cancelled(error)
-        store.problems.append(_("The database took too long to answer.") if slow else str(error))
+        problem = _("The database took too long to answer.") if slow else str(error)
+        if problem not in store.problems:
+            store.problems.append(problem)
 
 
 def _ask_store(store: Store, resource: str) -> None:
