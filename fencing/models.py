@@ -94,7 +94,18 @@ class TokenGrant(models.Model):
         constraints = (models.UniqueConstraint(fields=("namespace", "token"), name="fencing_grant_token"),)
         indexes = (
             models.Index(fields=("namespace", "resource", "-token"), name="fencing_grant_resource"),
-            models.Index(fields=("-granted_at", "-id"), name="fencing_grant_time"),
+            # Ascending, though the newest are asked for first: a B-tree takes what comes last at its end for half as much.
+            models.Index(fields=("granted_at", "id"), name="fencing_grant_time"),
+            models.Index(
+                fields=("granted_at", "id"),
+                name="fencing_grant_unusual_end",
+                condition=~models.Q(ended__in=("", "released")),
+            ),
+            models.Index(
+                fields=("task_name", "granted_at", "id"),
+                name="fencing_grant_task_name",
+                condition=~models.Q(task_name=""),
+            ),
             # A resource can have a million grants, and each new one ends those before it that nobody has told the end of.
             models.Index(fields=("namespace", "resource"), name="fencing_grant_open", condition=models.Q(ended="")),
             models.Index(fields=("task_id",), name="fencing_grant_task", condition=~models.Q(task_id="")),
@@ -149,7 +160,6 @@ class FencedWrite(models.Model):
         permissions = (("export_fencedwrite", _("Can export write attempts")),)
         indexes = (
             models.Index(fields=("namespace", "grant_token"), name="fencing_write_grant"),
-            # Ascending, though the newest are asked for first: a B-tree takes what comes last at its end for half as much.
             models.Index(fields=("resource", "id"), name="fencing_write_resource"),
             models.Index(fields=("at", "id"), name="fencing_write_time"),
             # A grant can have a million writes that landed, and what was refused among them is what people look for.
@@ -162,6 +172,14 @@ class FencedWrite(models.Model):
                 fields=("at", "id"),
                 name="fencing_write_refused",
                 condition=~models.Q(outcome__in=("accepted", "unfenced")),
+            ),
+            models.Index(fields=("at", "id"), name="fencing_write_unfenced", condition=models.Q(outcome="unfenced")),
+            models.Index(fields=("object_pk",), name="fencing_write_object", condition=~models.Q(object_pk="")),
+            # Numbers that a lease took for its second and later writes of a row.
+            models.Index(
+                fields=("namespace", "token"),
+                name="fencing_write_advanced",
+                condition=~models.Q(token=models.F("grant_token")),
             ),
         )
 

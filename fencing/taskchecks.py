@@ -31,7 +31,7 @@ VISIBILITY_TIMEOUTS = {"redis": 3600, "rediss": 3600, "sentinel": 3600, "sqs": 1
 
 def of_tasks() -> Iterator[CheckMessage]:
     """Every fenced and leased task of the present Celery application that was imported."""
-    for task in _fenced_tasks():
+    for task in fenced_tasks():
         yield from _check_ttl(task)
         yield from _check_visibility(task)
         yield from _check_repetition(task)
@@ -56,7 +56,8 @@ def _configured_app() -> Any:
     return app if told else None
 
 
-def _fenced_tasks() -> Iterator[Any]:
+def fenced_tasks() -> Iterator[Any]:
+    """The fenced and leased tasks of the present Celery application, as far as they were imported, by name."""
     app = _configured_app()
     if app is not None and (app.finalized or app.autofinalize):
         kind = sys.modules["fencing.celery"].FencedTask

@@ -6,11 +6,11 @@ from django.contrib import admin
 
 from fencing.admin.fencedadmin import FencedAdminMixin, FencedModelAdmin, without_leases
 from fencing.admin.fencedinlines import FencedInlineMixin, FencedStackedInline, FencedTabularInline
-from fencing.admin.grants import TokenGrantAdmin
+from fencing.admin.grants import TokenGrantAdmin, TokenGrantAdminMixin
 from fencing.admin.live import HeldLeaseAdmin
-from fencing.admin.readonly import ReadOnlyAdmin
+from fencing.admin.readonly import ReadOnlyAdmin, ReadOnlyAdminMixin
 from fencing.admin.tables import FencedResourceAdmin, OperationAdmin, ReignAdmin, TokenRangeAdmin
-from fencing.admin.writes import FencedWriteAdmin
+from fencing.admin.writes import FencedWriteAdmin, FencedWriteAdminMixin
 from fencing.models import FencedResource, FencedWrite, HeldLease, Operation, Reign, TokenGrant, TokenRange
 
 __all__ = [
@@ -19,7 +19,10 @@ __all__ = [
     "FencedModelAdmin",
     "FencedStackedInline",
     "FencedTabularInline",
+    "FencedWriteAdminMixin",
     "ReadOnlyAdmin",
+    "ReadOnlyAdminMixin",
+    "TokenGrantAdminMixin",
     "without_leases",
 ]
 

@@ -12,7 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from fencing.models import FencedWrite
+from fencing.models import FencedWrite, TokenGrant
 
 Cell = Callable[[Any], str]
 Outcome = FencedWrite.Outcome
@@ -48,6 +48,24 @@ def outcome(value: str, count: int | None = None) -> SafeString:
     return format_html('<span aria-hidden="true">{}</span> {}', ICONS[kind], word)
 
 
+def link(url: str, text: str) -> SafeString:
+    """``text``, as a link where there is an address."""
+    return format_html('<a href="{}">{}</a>', url, text) if url else format_html("{}", text)
+
+
+def named(url: str, grant: TokenGrant | None) -> str:
+    """A grant by its token and task or holder, as a link where there is an address. "" for None."""
+    return (
+        "" if grant is None else format_html("{} {}", link(url, digits(grant.token)), grant.task_name or grant.holder)
+    )
+
+
+@admin.display(description=_("resource"), empty_value="-")
+def resource(row: Any) -> str:
+    """The resource, with a link to its timeline where the page has found one."""
+    return link(getattr(row, "timeline_url", ""), row.resource)
+
+
 def column(name: str, label: Any, show: Callable[[Any], str]) -> Cell:
     """A cell for ``list_display`` and ``readonly_fields`` that shows the attribute ``name`` by ``show``."""
 
@@ -62,5 +80,6 @@ def column(name: str, label: Any, show: Callable[[Any], str]) -> Cell:
 TOKEN = column("token", _("token"), digits)
 GRANT_TOKEN = column("grant_token", _("token of the grant"), digits)
 SEEN = column("seen", _("last token seen"), digits)
+BEFORE = column("seen", _("token before"), digits)
 LAST_TOKEN = column("last_token", _("last token"), digits)
 OUTCOME = column("outcome", _("outcome"), outcome)

@@ -2,89 +2,120 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import Model, Q, QuerySet
+from django.db import router
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from fencing.models import FencedWrite, TokenGrant
+from fencing.taskchecks import fenced_tasks
 
 if TYPE_CHECKING:
     BaseAdmin = admin.ModelAdmin[Model]
 else:
     BaseAdmin = admin.ModelAdmin
 
-Choices = list[tuple[str, str | Promise]]
+Choice = tuple[str, str | Promise]
+Outcome = FencedWrite.Outcome
+
+# Word for word the conditions of the partial indexes: else a database does not find them.
+NOT_PLAIN = ~Q(outcome__in=("accepted", "unfenced"))
+UNUSUAL_END = ~Q(ended__in=("", "released"))
+
+REFUSED = NOT_PLAIN & ~Q(outcome="duplicate")
+REFUSALS = [choice for choice in Outcome.choices if choice[0] not in ("accepted", "unfenced")]
 
 
-class WindowFilter(admin.SimpleListFilter):
-    """The last hour, day or week by one column of times."""
+class ChoiceFilter(admin.SimpleListFilter):
+    """One of a few values; anything else in an address filters nothing."""
 
-    title = _("time")
-    parameter_name = "window"
-    column: ClassVar[str]
-    hours: ClassVar[dict[str, int]] = {"hour": 1, "day": 24, "week": 168}
+    fixed: ClassVar[list[Choice]]
 
     def lookups(self, request: HttpRequest, model_admin: BaseAdmin) -> Any:
-        """Three windows."""
-        return [("hour", _("last hour")), ("day", _("last 24 hours")), ("week", _("last 7 days"))]
+        """The choices."""
+        return self.fixed
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """The rows since the window's begin."""
-        if (hours := self.hours.get(self.value() or "")) is None:
-            return queryset
-        return queryset.filter(**{f"{self.column}__gte": timezone.now() - timedelta(hours=hours)})
-
-
-class GrantWindowFilter(WindowFilter):
-    """By the time of the grant."""
-
-    column = "granted_at"
+    def value(self) -> str | None:
+        """The chosen one."""
+        value = super().value()
+        return value if value in {choice for choice, _label in self.lookup_choices} else None
 
 
-class WriteWindowFilter(WindowFilter):
-    """By the time of the attempt."""
-
-    column = "at"
-
-
-class EndedFilter(admin.SimpleListFilter):
+class EndedFilter(ChoiceFilter):
     """How a grant ended; "open" stands for the empty text, which an address could not carry."""
 
     title = _("how it ended")
     parameter_name = "ended"
-
-    def lookups(self, request: HttpRequest, model_admin: BaseAdmin) -> Any:
-        """Every way to end, and none yet."""
-        return [(value or "open", label) for value, label in TokenGrant.Ended.choices]
+    fixed = [(value or "open", label) for value, label in TokenGrant.Ended.choices]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """The grants that ended so."""
+        """The grants that ended so; an unusual end is found through the index of those."""
         value = self.value()
-        return queryset if value is None else queryset.filter(ended="" if value == "open" else value)
+        if value is None:
+            return queryset
+        if value in ("open", "released"):
+            return queryset.filter(ended="" if value == "open" else value)
+        return queryset.filter(UNUSUAL_END, ended=value)
 
 
-class OutcomeFilter(admin.SimpleListFilter):
+class OutcomeFilter(ChoiceFilter):
     """What the database decided, one outcome or every refusal."""
 
     title = _("outcome")
     parameter_name = "outcome"
-    refused = ~Q(outcome__in=("accepted", "unfenced"))  # word for word the condition of the partial index
-
-    def lookups(self, request: HttpRequest, model_admin: BaseAdmin) -> Any:
-        """All refusals together, and each outcome."""
-        return [("refused", _("refused (all)")), *FencedWrite.Outcome.choices]
+    fixed = [("refused", _("refused (all)")), *Outcome.choices]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """The attempts that ended so; a rare outcome is found through the index of refusals."""
         value = self.value()
+        return queryset if value is None else queryset.filter(ended_as(value))
+
+
+class GrantOutcomeFilter(ChoiceFilter):
+    """What became of any write under a grant. Where another database has the writes, there is no such choice."""
+
+    title = _("a write was")
+    parameter_name = "outcome"
+    fixed = [("refused", _("refused (all)")), *REFUSALS]
+
+    def lookups(self, request: HttpRequest, model_admin: BaseAdmin) -> Any:
+        """Refusals and duplicates, which have an index of their own."""
+        return self.fixed if router.db_for_read(FencedWrite) == router.db_for_read(TokenGrant) else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """The grants that have such a write."""
+        value = self.value()
         if value is None:
             return queryset
-        if value in ("accepted", "unfenced"):
-            return queryset.filter(outcome=value)
-        return queryset.filter(self.refused) if value == "refused" else queryset.filter(self.refused, outcome=value)
+        under_it = FencedWrite.objects.filter(namespace=OuterRef("namespace"), grant_token=OuterRef("token"))
+        return queryset.filter(Exists(under_it.filter(ended_as(value))))
+
+
+def ended_as(value: str) -> Q:
+    """The condition of writes with this outcome, or of all refused ones."""
+    if value == "refused":
+        return REFUSED
+    return Q(outcome=value) if value in ("accepted", "unfenced") else NOT_PLAIN & Q(outcome=value)
+
+
+class TaskFilter(admin.SimpleListFilter):
+    """The name of a Celery task: those that this process knows, and the one in the address, wherever it is from."""
+
+    title = _("task")
+    parameter_name = "task"
+
+    def lookups(self, request: HttpRequest, model_admin: BaseAdmin) -> Any:
+        """The fenced and leased tasks that were imported; the web process may not know all."""
+        names = {task.name for task in fenced_tasks()}
+        if chosen := self.value():
+            names.add(chosen)
+        return [(name, name) for name in sorted(names)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """The grants of this task."""
+        value = self.value()
+        return queryset.filter(task_name=value) if value else queryset

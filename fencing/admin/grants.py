@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
-from django.db.models import Count
+from django.db.models import Count, Exists, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.html import format_html_join
 from django.utils.translation import gettext_lazy as _
 
 from fencing import conf
 from fencing.admin import cells
-from fencing.admin.filters import EndedFilter, GrantWindowFilter
+from fencing.admin.filters import EndedFilter, GrantOutcomeFilter, TaskFilter
+from fencing.admin.grantpage import GrantPageMixin
+from fencing.admin.historylist import HistoryListMixin
+from fencing.admin.keyset import CURSOR
 from fencing.admin.newest import collect_newest
-from fencing.admin.readonly import HistoryAdmin
-from fencing.admin.writes import written
+from fencing.admin.readonly import BaseAdmin
+from fencing.admin.windows import GrantWindowFilter
+from fencing.admin.writes import OF_OBJECT
 from fencing.models import FencedWrite
-
-MAX_WRITES = 50
 
 GRANTED = cells.column("granted_at", _("granted"), cells.moment)
 ENDED_AT = cells.column("ended_at", _("ended"), cells.moment)
+HOLDER = cells.column("holder", _("holder"), str)
 
 
 @admin.display(description=_("task"), empty_value="-")
 def task(grant: Any) -> str:
-    """The Celery task that held the lease."""
-    return f"{grant.task_name} {grant.task_id}".strip()
+    """The name of the Celery task that held the lease, leading to the other grants of it, and its id."""
+    if not grant.task_name:
+        return str(grant.task_id)
+    return format_html_join(
+        " ", "{}", ((part,) for part in (cells.link(grant.task_url, grant.task_name), grant.task_id))
+    )
 
 
 @admin.display(description=_("held for"), empty_value="-")
@@ -49,10 +53,9 @@ def writes(grant: Any) -> str:
     return format_html_join(", ", "{}", ((cells.outcome(kind, count),) for kind, count in grant.outcomes))
 
 
-def count_outcomes(grants: Iterable[Any]) -> None:
+def count_outcomes(grants: Sequence[Any]) -> None:
     """Give each grant its ``outcomes``, a list of (outcome, count), by one query for all of them."""
     found: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
-    grants = list(grants)
     rows = FencedWrite.objects.order_by().filter(
         namespace__in={grant.namespace for grant in grants}, grant_token__in={grant.token for grant in grants}
     )
@@ -63,60 +66,60 @@ def count_outcomes(grants: Iterable[Any]) -> None:
         grant.outcomes = [(kind, counts[kind]) for kind in FencedWrite.Outcome.values if kind in counts]
 
 
-class GrantChangeList(ChangeList):
-    """Django's, with the outcomes of the page's grants."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        """Count for the grants of the page only."""
-        super().get_results(request)
-        self.result_list = list(self.result_list)
-        count_outcomes(self.result_list)
-
-
-class TokenGrantAdmin(HistoryAdmin):
+class TokenGrantAdminMixin(GrantPageMixin, HistoryListMixin):
     """Every lease that was granted: to whom, for how long, how it ended, and what was written under it."""
 
     list_display = (
-        cells.TOKEN, "resource", "holder", task, GRANTED, held_for, "ended", writes,
+        cells.TOKEN, cells.resource, HOLDER, task, GRANTED, held_for, "ended", writes,
     )  # fmt: skip
-    list_filter = (EndedFilter, GrantWindowFilter)
-    ordering = ("-granted_at", "-id")
+    list_filter = (GrantWindowFilter, GrantOutcomeFilter, EndedFilter, TaskFilter)
+    time_column = "granted_at"
+    linked = ("namespace", "token")
     exact_texts = ("resource", "task_id")
     exact_numbers = ("token",)
-    search_help_text = _("The whole name of a resource, a token, or the whole id of a task.")
+    search_help_text = _(
+        "A whole name of a resource, a token, a whole id of a task, or an object that was written (“shop.stock 42”)."
+    )
     detail = (
-        cells.TOKEN, "namespace", "resource", "holder", task, "ttl", GRANTED, ENDED_AT, held_for, "ended",
+        cells.TOKEN, "namespace", cells.resource, HOLDER, task, "ttl", GRANTED, ENDED_AT, held_for, "ended", writes,
     )  # fmt: skip
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        """The list that counts outcomes."""
-        return GrantChangeList
+    exported = (
+        "token", "namespace", "resource", "holder", "task_name", "task_id", "ttl", "granted_at", "ended_at", "ended",
+    )  # fmt: skip
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Collect the newest grants from the stores, then list."""
-        collect_newest(request, *conf.backend_aliases())
+        if CURSOR not in request.GET:
+            collect_newest(request, *conf.backend_aliases())
         return super().changelist_view(request, extra_context)
 
-    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> HttpResponse:
-        """One grant with its newest writes."""
-        grant: Any = kwargs["obj"]
-        of_grant = {"namespace": grant.namespace, "grant_token": grant.token}
-        newest = list(FencedWrite.objects.filter(**of_grant).order_by("-id")[: MAX_WRITES + 1])
-        context["writes"] = [_cells_of(write) for write in newest[:MAX_WRITES]]
-        context["has_more_writes"] = len(newest) > MAX_WRITES
-        all_writes = reverse(f"{self.admin_site.name}:fencing_fencedwrite_changelist")
-        context["writes_url"] = f"{all_writes}?{urlencode(of_grant)}"
-        return super().render_change_form(request, context, *args, **kwargs)
+    def found(self, queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
+        """As usual, or for a model and a key the grants under which that object was written."""
+        model, _space, key = term.rpartition(" ")
+        if "." not in model or queryset.db != FencedWrite.objects.db:
+            return super().found(queryset, term)
+        under_it = FencedWrite.objects.filter(namespace=OuterRef("namespace"), grant_token=OuterRef("token"))
+        of_object = under_it.filter(OF_OBJECT, object_pk=key, model=model.strip().lower())
+        return queryset.filter(Exists(of_object))
+
+    def prepare(self, request: HttpRequest, rows: Sequence[Any]) -> None:
+        """With the outcomes of the writes under each."""
+        super().prepare(request, rows)
+        count_outcomes(rows)
+        for grant in rows:
+            grant.task_url = self.task_url(grant)
+
+    def export_header(self) -> Sequence[str]:
+        """With a column for each outcome."""
+        return (*self.exported, *FencedWrite.Outcome.values)
+
+    def exported_rows(self, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        """With the number of writes that had each outcome."""
+        count_outcomes(rows)
+        for grant, values in zip(rows, super().exported_rows(rows), strict=True):
+            counts = dict(grant.outcomes)
+            yield (*values, *(counts.get(kind, 0) for kind in FencedWrite.Outcome.values))
 
 
-def _cells_of(write: FencedWrite) -> dict[str, str]:
-    """A row of the table below a grant; a template would group the digits of a number."""
-    return {
-        "outcome": cells.outcome(write.outcome),
-        "token": cells.digits(write.token),
-        "seen": cells.digits(write.seen) or "-",
-        "written": written(write) or "-",
-        "action": write.action,
-        "operation": write.operation or "-",
-        "at": cells.moment(write.at),
-    }
+class TokenGrantAdmin(TokenGrantAdminMixin, BaseAdmin):
+    """The same for the plain admin."""

@@ -57,20 +57,21 @@ def time_limited(*models: type[Model], narrower: str = "") -> Callable[[View], V
     A statement that takes too long is answered by an ordinary page, with advice.
 
     Args:
-        models: what the view reads.
-        narrower: the query string of the least that the page can be asked for, to be offered as a link.
+        models: what the view reads; default: ``reads`` of the object.
+        narrower: the query string of the least that the page can be asked for, to be offered as a link; default:
+            ``narrower`` of the object.
     """
 
     def decorate(view: View) -> View:
         @wraps(view)
         def limited(self: Any, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
             try:
-                with time_limit(*map(router.db_for_read, models)):
+                with time_limit(*map(router.db_for_read, models or self.reads)):
                     return view(self, request, *args, **kwargs)
             except DatabaseError as error:
                 if not is_cancelled(error):
                     raise
-                return too_slow(request, self.admin_site, narrower)
+                return too_slow(request, self.admin_site, narrower or getattr(self, "narrower", ""))
 
         return limited  # type: ignore[return-value]
 

@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.contrib import admin
 from django.core.paginator import Paginator
 from django.db.models import Model, Q, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils.functional import cached_property
 
-from fencing.models import TokenRange
+from fencing.admin.keyset import MAX_COUNTED
+from fencing.admin.limits import time_limited
+from fencing.models import FencedResource, FencedWrite, TokenGrant, TokenRange
 
+# Mixins inherit nothing, so that they can be put before the ModelAdmin of any theme.
 if TYPE_CHECKING:
     BaseAdmin = admin.ModelAdmin[Model]
+    BaseMixin = admin.ModelAdmin[Model]
     BasePaginator = Paginator[Model]
 else:
     BaseAdmin = admin.ModelAdmin
+    BaseMixin = object
     BasePaginator = Paginator
 
-MAX_COUNTED = 10_000
 MAX_NUMBER = 2**63 - 1  # more does not fit into a column, and PostgreSQL would call it an error
 
 
@@ -33,8 +37,8 @@ class CappedPaginator(BasePaginator):
         return int(rows[:MAX_COUNTED].count())
 
 
-class ReadOnlyAdmin(BaseAdmin):
-    """A list to look at: nobody may add, change or delete, superusers included. For models of your own, too.
+class ReadOnlyAdminMixin(BaseMixin):
+    """A list to look at: nobody may add, change or delete, superusers included.
 
     Attributes:
         detail: what the page of one row shows: names of fields, and functions of the row; default: all fields.
@@ -71,17 +75,23 @@ class ReadOnlyAdmin(BaseAdmin):
         return self.detail or super().get_readonly_fields(request, obj)
 
 
-class HistoryAdmin(ReadOnlyAdmin):
-    """A list of one of this app's tables, searched for whole texts and numbers.
+class ReadOnlyAdmin(ReadOnlyAdminMixin, BaseAdmin):
+    """The same for the plain admin, and for models of your own."""
+
+
+class HistoryAdminMixin(ReadOnlyAdminMixin):
+    """A list of one of this app's tables, searched for whole texts and numbers, within ``ADMIN_TIMEOUT``.
 
     Attributes:
         exact_texts: the columns that a search compares with the whole input; each should lead an index, apart from
             ``namespace``.
         exact_numbers: the same for an input that is a number.
+        reads: what its pages read; their databases are asked for no longer than ``ADMIN_TIMEOUT``.
     """
 
     exact_texts: ClassVar[tuple[str, ...]] = ()
     exact_numbers: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[type[Model], ...]] = (TokenGrant, FencedWrite, FencedResource)
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
         """The names of what is searched; a list without any shows no search box."""
@@ -94,9 +104,36 @@ class HistoryAdmin(ReadOnlyAdmin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        found = Q.create([(name, term) for name in self.exact_texts], Q.OR)
-        if term.isdecimal() and int(term) <= MAX_NUMBER:
-            found |= Q.create([(name, int(term)) for name in self.exact_numbers], Q.OR)
+        return self.found(queryset, term), False
+
+    def found(self, queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
+        """The rows that are meant by ``term``, which is not empty."""
         # The indexes begin with the namespace, and there are few.
         namespaces = list(TokenRange.objects.values_list("namespace", flat=True))
-        return queryset.filter(found, namespace__in=namespaces), False
+        return queryset.filter(self.meant(term), namespace__in=namespaces)
+
+    def meant(self, term: str) -> Q:
+        """The condition of the rows with exactly this text or number in one of the columns."""
+        condition = Q.create([(name, term) for name in self.exact_texts], Q.OR)
+        if (number := number_in(term)) is not None:
+            condition |= Q.create([(name, number) for name in self.exact_numbers], Q.OR)
+        return condition
+
+    @time_limited()
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The list."""
+        return super().changelist_view(request, extra_context)
+
+    @time_limited()
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """One row."""
+        return super().changeform_view(request, *args, **kwargs)
+
+
+class HistoryAdmin(HistoryAdminMixin, BaseAdmin):
+    """The same for the plain admin."""
+
+
+def number_in(term: str) -> int | None:
+    """``term`` as a number that a column can hold, or None."""
+    return int(term) if term.isdecimal() and len(term) < 20 and int(term) <= MAX_NUMBER else None

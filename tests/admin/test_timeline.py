@@ -25,9 +25,9 @@ from fencing.admin.tables import FencedResourceAdmin
 from fencing.conf import backend_config
 from fencing.models import FencedResource, Reign, TokenGrant
 from inventory_demo.models import Stock
-from tests.admin.test_lists import explained, page_of, write
-from tests.admin.test_lists import grant as granted
-from tests.admin.test_lists import many_rows as many_rows
+from tests.admin.rows import explained, page_of, write
+from tests.admin.rows import grant as granted
+from tests.admin.rows import many_rows as many_rows
 from tests.concurrency import wait_until_expired
 
 pytestmark = pytest.mark.django_db
