@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from io import StringIO
 from time import time
 
 from django.conf import settings
-from django.core.management import call_command
-from django_redis import get_redis_connection
 
-from fencing.models import TokenRange
+from fencing.backends import get_backend
+from fencing.tokens import place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +25,13 @@ def namespace() -> str:
 
 
 def live_lease(resource: str) -> Live | None:
-    """The lease of a resource, as `manage.py fencing leases` tells it; None if nobody holds it."""
-    output = StringIO()
-    call_command("fencing", "leases", json=True, stdout=output)
-    now = time()
-    for lease in json.loads(output.getvalue())["leases"]:
-        if lease["resource"] == resource:
-            return Live(token=lease["token"], ends=now + lease["remaining"])
-    return None
+    """The lease of a resource as the store has it; None if nobody holds it."""
+    backend = get_backend()
+    lease = backend.peek(place_of(backend, resource))
+    return None if lease is None else Live(token=lease.token, ends=time() + lease.remaining)
 
 
 def flush() -> None:
     """Make the store forget all leases, queues and counters of this namespace, and nothing of anybody else's."""
-    store = get_redis_connection("leases")
-    for space in TokenRange._default_manager.filter(namespace=namespace()).values_list("space", flat=True):
-        mark = f"fencing:{{{space}:".encode()
-        if keys := [key for key in store.scan_iter(count=500) if mark in key]:
-            store.delete(*keys)
+    backend = get_backend()
+    backend.forget(place_of(backend, "any").space)

@@ -76,12 +76,13 @@ def verdict(stage: Stage) -> Said:
 
 def outcome(story: Story) -> Said | None:
     """Whether the stock is right; None while somebody is at work."""
-    if not story.began or is_active(story):
+    row = story.row
+    if not row or is_active(story):
         return None
     found = [actor(story, letter) for letter in DELTAS]
     done = [one.letter for one in found if one.state is State.DONE or (one.state is State.KILLED and one.wrote)]
     sum_of = " ".join([str(INITIAL), *(f"- {-DELTAS[letter]}" for letter in done)])
-    right, quantity = INITIAL + sum(DELTAS[letter] for letter in done), story.final
+    right, quantity = INITIAL + sum(DELTAS[letter] for letter in done), row[0]
     if quantity != right:
         text = _("Lost update: %(sum)s is %(right)s, and the stock says %(quantity)s.")
         return Said(text=text % {"sum": sum_of, "right": right, "quantity": quantity}, kind="bad")
@@ -94,9 +95,9 @@ def outcome(story: Story) -> Said | None:
 
 def numbers(story: Story | None, live: Live | None, now: float) -> Numbers:
     """The numbers that the database and the lease store have now."""
-    if story is None or not story.began:
+    row = story.row if story is not None else []
+    if story is None or not row:
         return Numbers()
-    row = story.row
     lease = _("token %(token)s, %(seconds)s s left")
     return Numbers(
         stock=str(row[0]),

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from time import time
 from uuid import uuid4
 
-from django.core.management.base import CommandError
 from django.db import connections
 from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
+from fencing import FencingError
 from inventory_demo import lease_store
 from inventory_demo.actors import State, actor, is_active
 from inventory_demo.gate import Gate
@@ -91,7 +91,7 @@ class Stage:
                 if self._worker is not None and not self.doing:
                     self._follow(self._worker)
                 self._look_at_lease()
-            except (RedisError, CommandError) as error:
+            except (RedisError, FencingError) as error:
                 self.trouble = str(error)
 
     def close(self) -> None:

@@ -87,9 +87,10 @@ class Story:
 
     @property
     def row(self) -> list[int]:
-        """The row that the database has now: its quantity, and its last token where it has one."""
+        """The row that the database has now: its quantity, and its last token where it has one. Empty without a row."""
         model, names = (Stock, ["quantity", "last_token"]) if self.fenced else (PlainStock, ["quantity"])
-        return [*model._default_manager.filter(sku=self.sku).values_list(*names).get()]
+        rows = model._default_manager.filter(sku=self.sku).values_list(*names)
+        return [*(rows.first() or ())]
 
     @property
     def final(self) -> int:
@@ -131,8 +132,8 @@ class Story:
 
     def begin(self) -> None:
         """Put the article into stock."""
-        self.began = time()
         (StockFactory if self.fenced else PlainStockFactory).create(sku=self.sku, quantity=INITIAL)
+        self.began = time()
 
     def start(self, letter: str, worker: Worker, gate: Gate) -> None:
         """Send the task of A, who waits at the gate between read and write, or that of B, who does not."""

@@ -89,8 +89,37 @@ POOLS = "tests/celery/test_pools.py::"
 ROWS = "tests/celery/test_rows.py::"
 STRIKES = "tests/celery/test_interruptions.py::"
 LIMITS = "tests/celery/test_time_limits.py::"
+PAGE = "tests/inventory_demo/test_page.py::"
 
 MUTANTS = (
+    Mutant(
+        name="the demonstration signals its own processes only",
+        file="inventory_demo/processes.py",
+        old="mine = os.getpgid(pid) == group",
+        new="mine = os.getpgid(pid) >= 0",
+        tests=(f"{PAGE}test_process_of_somebody_else_is_never_signalled",),
+    ),
+    Mutant(
+        name="the demo page is there with DEBUG only",
+        file="inventory_demo/page.py",
+        old="if not settings.DEBUG:",
+        new="if False:",
+        tests=(f"{PAGE}test_page_is_there_for_a_developers_machine_only",),
+    ),
+    Mutant(
+        name="the server of the demo page refuses to start without DEBUG",
+        file="inventory_demo/management/commands/serve.py",
+        old="if not settings.DEBUG:",
+        new="if False:",
+        tests=(f"{PAGE}test_page_is_there_for_a_developers_machine_only",),
+    ),
+    Mutant(
+        name="a step that makes no sense now is refused",
+        file="inventory_demo/stage.py",
+        old="if not cue.possible:",
+        new="if False:",
+        tests=(f"{PAGE}test_step_that_makes_no_sense_is_refused_with_a_reason",),
+    ),
     Mutant(
         name="who wanted the fence lifted is on record",
         file="fencing/maintenance.py",

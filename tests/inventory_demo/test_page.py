@@ -1,0 +1,270 @@
+"""The demo page's rules: where it is there, what it refuses, what it sends, and whom it signals. No worker is needed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from html import unescape
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.utils.translation import override
+
+from fencing.admin.links import timeline_url
+from inventory_demo import processes
+from inventory_demo.actors import State, actor
+from inventory_demo.lanes import picture
+from inventory_demo.lease_store import namespace
+from inventory_demo.stage import Stage
+from inventory_demo.stage import stage as the_stage
+from inventory_demo.statement import statement
+from inventory_demo.steps import LABELS
+from inventory_demo.story import Story
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def stage(settings: Any) -> Iterator[Stage]:
+    """The stage, empty before and after."""
+    settings.DEBUG = True
+    the_stage.close()
+    yield the_stage
+    the_stage.close()
+
+
+def told(*reports: dict[str, Any], fenced: bool = True) -> Story:
+    """A story whose worker reported this; it began at 1000."""
+    story = Story(fenced=fenced, tell=lambda event: None)
+    story.begin()
+    story.began = 1000.0
+    story.tasks.update({"task-a": "A", "task-b": "B"})
+    for report in reports:
+        if report["event"] in ("sent", "stopped", "continued", "killed", "flushed", "expired"):
+            story.note(**report)
+        else:
+            story.follow(report)
+    return story
+
+
+def report(event: str, letter: str, at: float, **facts: Any) -> dict[str, Any]:
+    return {"event": event, "task": f"task-{letter.lower()}", "pid": 100 + ord(letter), "at": 1000 + at, **facts}
+
+
+def overtaken() -> list[dict[str, Any]]:
+    """What is reported until A is refused."""
+    return [
+        report("sent", "A", 0),
+        report("granted", "A", 0.1, token=33),
+        report("waits", "A", 0.2, token=33, before=[10, 0], value=7),
+        {"event": "stopped", "at": 1001.0, "pid": 165},
+        report("sent", "B", 1.0),
+        {"event": "expired", "at": 1002.5, "token": 33},
+        report("granted", "B", 2.6, token=34),
+        report("writes", "B", 3.0, token=34, before=[10, 0], value=5),
+        report("wrote", "B", 3.1, token=34, after=[5, 34], sql="UPDATE x WHERE last_token < 34"),
+        report("ended", "B", 3.2, state="SUCCESS"),
+        {"event": "continued", "at": 1004.0, "pid": 165},
+        report("writes", "A", 4.1, token=33, before=[5, 34], value=7),
+        report("refused", "A", 4.2, token=33, seen=34, after=[5, 34], sql="UPDATE x WHERE last_token < 33"),
+    ]
+
+
+def texts(html: bytes) -> str:
+    """The text of a page with every run of white space as one space."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", html.decode())))
+
+
+def test_page_is_there_for_a_developers_machine_only(client: Client, settings: Any) -> None:
+    assert client.get("/").status_code == 200
+    settings.DEBUG = False
+    for answer in (client.get("/"), client.get("/state/"), client.post("/", {"step": "run"})):
+        assert answer.status_code == 404
+    with pytest.raises(CommandError, match="DEBUG = True"):
+        call_command("serve")
+
+
+def test_forged_post_takes_no_step(stage: Stage) -> None:
+    client = Client(enforce_csrf_checks=True)
+    assert client.post("/", {"step": "run"}).status_code == 403
+    assert stage.story is None
+    token = client.get("/").cookies["csrftoken"].value
+    assert client.post("/", {"step": "pause-a", "csrfmiddlewaretoken": token}).status_code == 302
+
+
+def test_every_button_is_in_the_form_with_a_token_and_a_hint(client: Client) -> None:
+    page = client.get("/").content.decode()
+    form = page[page.index("<form") : page.index("</form>")]
+    assert 'method="post"' in form
+    assert "csrfmiddlewaretoken" in form
+    assert page.count("<button") == form.count("<button") == len(LABELS)
+    for step in LABELS:
+        assert f'name="step" value="{step}"' in form
+        assert f'aria-describedby="hint-{step}"' in form
+        assert re.search(rf'id="hint-{step}">[^<]+<', form)
+
+
+def test_policy_allows_no_inline_script_or_style_and_there_is_none(client: Client, stage: Stage) -> None:
+    stage.stories[True] = told(*overtaken())
+    answer = client.get("/")
+    assert "default-src 'self'" in answer["Content-Security-Policy"]
+    page = answer.content.decode()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", page)
+    scripts = re.findall(r"<script[^>]*>", page)
+    assert len(scripts) == 2
+    assert all('src="/static/' in script for script in scripts)
+    assert "//" not in "".join(scripts)
+
+
+@pytest.mark.parametrize(
+    "step", ["pause-a", "resume-a", "kill-a", "flush", "reset", "nonsense", "", "take", "__init__"]
+)
+def test_step_that_makes_no_sense_is_refused_with_a_reason(client: Client, stage: Stage, step: str) -> None:
+    followed = client.post("/", {"step": step}, follow=True)
+    assert followed.redirect_chain == [("/", 302)]
+    said = re.findall(r'<p class="answer">([^<]+)</p>', followed.content.decode().split("<noscript>")[0])
+    assert len(said) == 1
+    hint = stage.cues()[step].hint if step in LABELS else "There is no such step."
+    assert str(hint) in unescape(said[0])
+    by_htmx = client.post("/", {"step": step}, headers={"HX-Request": "true"})
+    assert by_htmx.status_code == 200
+    assert str(hint) in unescape(by_htmx.content.decode())
+    assert stage.story is None
+
+
+def test_other_methods_are_refused(client: Client) -> None:
+    assert client.put("/").status_code == 405
+    assert client.post("/state/").status_code == 405
+    assert client.head("/").status_code == 200
+
+
+def test_poll_sends_what_has_changed_and_else_nothing(client: Client, stage: Stage) -> None:
+    page = client.get("/").content.decode()
+    seen = dict(re.findall(r'class="seen" name="([^"]+)" value="([^"]+)"', page))
+    assert len(seen) == 2 + 2 * 5
+    unchanged = client.get("/state/", seen)
+    assert (unchanged.status_code, unchanged.content) == (204, b"")
+    stage.stories[True] = told(*overtaken())
+    changes = client.get("/state/", seen).content.decode()
+    swapped = set(re.findall(r'<div id="([^"]+)" hx-swap-oob="innerHTML">', changes))
+    assert {"verdict", "lanes-fenced", "log-fenced"} <= swapped
+    assert swapped.isdisjoint(name for name in seen if name.endswith("-plain"))
+
+
+def test_only_the_verdict_and_the_answer_are_announced(client: Client) -> None:
+    page = client.get("/").content.decode()
+    assert page.count("aria-live") == 1
+    live = page[page.index('aria-live="polite"') :]
+    assert live.index('id="verdict"') < live.index('id="answer"') < live.index("</div>\n  </div>")
+
+
+def test_page_tells_who_was_refused_and_why(client: Client, stage: Stage) -> None:
+    stage.stories[True] = story = told(*overtaken(), report("ended", "A", 5, state="FAILURE"))
+    answer = client.get("/")
+    page = texts(answer.content)
+    assert "✕ token 33 < 34 → refused" in page
+    assert "✓ 10 → 5" in page
+    assert "lease · token 33" in page
+    assert "0 rows: the row has seen 34, and 34 < 33 is false. Refused." in page
+    assert "<mark>last_token &lt; 33</mark>" in answer.content.decode()
+    log = answer.content.decode().split('<ol class="log"')[1].split("</ol>")[0]
+    moments = [float(moment) for moment in re.findall(r"<time>([\d.]+) s</time>", log)]
+    assert moments == sorted(moments, reverse=True)
+    assert len(moments) == len(story.events)
+    assert timeline_url("admin", namespace(), story.resource) in unescape(answer.content.decode())
+
+
+def test_no_locale_changes_a_number(client: Client, stage: Stage, settings: Any) -> None:
+    settings.USE_THOUSAND_SEPARATOR = True
+    settings.TIME_ZONE = "Asia/Kathmandu"
+    big = 2**53 - 7
+    reports = [report("sent", "A", 0), report("granted", "A", 0.5, token=big)]
+    stage.stories[True] = told(*reports)
+    with override("de"):
+        page = client.get("/", headers={"Accept-Language": "de"}).content.decode()
+    assert str(big) in page
+    svg = page.split("<svg")[1].split("</svg>")[0]
+    assert not re.search(r'\s(?:x|y|x1|x2|y1|y2|width|height|viewBox)="[^"]*,', svg)
+
+
+def test_text_from_outside_is_escaped(client: Client, stage: Stage) -> None:
+    stage.trouble = "<script>alert(1)</script>\n<b>more</b>"
+    page = client.get("/").content.decode()
+    assert "<script>alert" not in page
+    assert "<b>more" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert {step for step, cue in stage.cues().items() if cue.possible} == {"reset"}
+
+
+def test_lanes_show_leases_the_pause_and_a_belief_that_is_wrong() -> None:
+    drawn = picture(told(*overtaken()), 1004.3)
+    bars = {bar.kind: bar for bar in drawn.bars}
+    assert set(bars) == {"lease A", "lease B", "pause", "waits", "belief"}
+    lease, belief, pause = bars["lease A"], bars["belief"], bars["pause"]
+    assert float(lease.x) + float(lease.width) == pytest.approx(float(belief.x), abs=0.2)
+    assert float(pause.x) < float(belief.x) < float(pause.x) + float(pause.width)
+    assert [(mark.kind, mark.caption) for mark in drawn.marks] == [
+        ("read", "read 10"), ("accepted", "✓ 10 → 5"), ("refused", "✕ token 33 < 34 → refused"),
+    ]  # fmt: skip
+    assert len(drawn.beams) == 1
+
+
+def test_lanes_keep_everything_inside_however_long_it_takes() -> None:
+    for seconds in (0.5, 30, 4000, 10_000_000):
+        drawn = picture(told(report("sent", "A", 0), report("granted", "A", 0.1, token=2**53 - 1)), 1000.0 + seconds)
+        assert 1 < len(drawn.ticks) < 12 or seconds > 40_000
+        for bar in drawn.bars:
+            assert 0 <= float(bar.x) <= float(bar.x) + float(bar.width) <= 420
+
+
+@pytest.mark.parametrize(
+    ("reports", "state"),
+    [
+        ([], State.IDLE),
+        ([report("sent", "A", 0)], State.ASKS),
+        ([report("sent", "A", 0), report("ended", "A", 1, state="RETRY")], State.ASKS),
+        (overtaken()[:3], State.HOLDS),
+        (overtaken()[:4], State.PAUSED),
+        (overtaken(), State.HOLDS),
+        ([*overtaken()[:4], {"event": "killed", "pid": 165}], State.KILLED),
+        ([report("sent", "A", 0), report("ended", "A", 1, state="FAILURE")], State.FAILED),
+    ],
+)
+def test_what_a_is_at_follows_from_the_reports(reports: list[dict[str, Any]], state: State) -> None:
+    assert actor(told(*reports), "A").state is state
+
+
+def test_statement_is_cut_where_it_decides_and_quotes_mislead_nobody() -> None:
+    sql = (
+        'WITH bound AS MATERIALIZED (SELECT 1), old AS MATERIALIZED (SELECT t.last_token AS seen FROM "s" t WHERE '
+        "t.\"sku\" = 'a), fenced AS (' FOR NO KEY UPDATE OF t), fenced AS (UPDATE \"s\" SET \"sku\" = 'it''s (', last_token = 7 "
+        'WHERE "id" = 4 AND EXISTS (SELECT 1 FROM old WHERE old.seen < 7) RETURNING 1) SELECT old.seen FROM old'
+    )
+    cut = statement(sql)
+    text = "".join(piece for piece, _compares in cut.pieces)
+    assert [piece for piece, compares in cut.pieces if compares] == ["old.seen < 7"]
+    assert "MATERIALIZED" not in text
+    assert '\n  WHERE "id" = 4\n  AND EXISTS (SELECT 1 FROM old WHERE old.seen < 7)' in text
+    assert "SET \"sku\" = 'it''s (', last_token = 7" in text
+    assert cut.whole == sql
+    plain = statement("UPDATE `s` SET `last_token` = 7 WHERE (`s`.`id` = 4 AND `s`.`last_token` < 7)")
+    assert [piece for piece, compares in plain.pieces if compares] == ["`s`.`last_token` < 7"]
+
+
+@pytest.mark.parametrize("act", [processes.stop, processes.wake, processes.kill])
+def test_process_of_somebody_else_is_never_signalled(act: Any) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as other:
+        try:
+            with pytest.raises(RuntimeError, match="none of the worker's"):
+                act(other.pid, group=other.pid + 1)
+            assert other.poll() is None
+            assert not processes.is_stopped(other.pid)
+        finally:
+            other.send_signal(signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="none of the worker's"):
+        act(other.pid, group=other.pid)
