@@ -19,22 +19,29 @@ from inventory_demo.valkey_server import Valkey
 
 
 @contextmanager
-def stage() -> Iterator[None]:
-    """Have servers, settings and an empty database for the block; processes started in it find the same ones."""
+def stage(database: str | None = None, *, keep: bool = False) -> Iterator[None]:
+    """Have servers, settings and an empty database for the block; processes started in it find the same ones.
+
+    Args:
+        database: its name, instead of one of this process's own.
+        keep: leave it, to be looked at.
+    """
     with running(), valkey() as url:
         os.environ.update(DJANGO_SETTINGS_MODULE="benchmarks.settings", BENCHMARK_STORE=url)
         django.setup()
         from django.db import connection
 
-        connection.settings_dict["TEST"]["NAME"] = f"benchmark_{os.getpid()}"
+        connection.settings_dict["TEST"]["NAME"] = database or f"benchmark_{os.getpid()}"
         os.environ["BENCHMARK_DATABASE"] = connection.creation.create_test_db(verbosity=0, autoclobber=True)
         try:
             yield
         finally:
             connection.close()
-            # A thread that collects may still be connected.
-            with connection._nodb_cursor() as cursor:
-                cursor.execute(f"DROP DATABASE {connection.ops.quote_name(os.environ['BENCHMARK_DATABASE'])} (FORCE)")
+            if not keep:
+                # A thread that collects may still be connected.
+                name = connection.ops.quote_name(os.environ["BENCHMARK_DATABASE"])
+                with connection._nodb_cursor() as cursor:
+                    cursor.execute(f"DROP DATABASE {name} (FORCE)")
 
 
 @contextmanager

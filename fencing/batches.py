@@ -11,7 +11,9 @@ from django.db.models.expressions import RawSQL
 
 from fencing.resources import take_write_lock
 
-BATCH = 5000
+BATCH = 20_000
+# Where the keys of a batch have to travel, it has no more.
+MOST_KEYS = 5000
 
 
 def in_batches(
@@ -33,12 +35,14 @@ def in_batches(
         After each batch, how many rows it has passed at most, and how many of them were forgotten.
     """
     connection, order, last = connections[rows.db], [*dict.fromkeys((by, "pk"))], None
+    if connection.vendor != "postgresql":
+        batch = min(batch, MOST_KEYS)
     while True:
         with transaction.atomic(using=rows.db, durable=True):
             take_write_lock(connection)
             left = rows.order_by(*order) if last is None else rows.order_by(*order).filter(_after(by, last))
             end = left.values_list(by, "pk")[batch - 1 : batch].first()
-            part = left.order_by() if end is None else left.order_by().exclude(_after(by, end))
+            part = left.order_by() if end is None else left.order_by().filter(_up_to(by, end))
             locked = (part if only is None else part.filter(only)).select_for_update(
                 skip_locked=connection.features.has_select_for_update_skip_locked
             )
@@ -57,6 +61,14 @@ def _after(by: str, place: tuple[Any, Any]) -> Q:
         return Q(pk__gt=key)
     # The first condition is the one that an index answers.
     return Q(**{f"{by}__gte": value}) & (Q(**{f"{by}__gt": value}) | Q(pk__gt=key))
+
+
+def _up_to(by: str, place: tuple[Any, Any]) -> Q:
+    """The rows up to a place, likewise."""
+    value, key = place
+    if by == "pk":
+        return Q(pk__lte=key)
+    return Q(**{f"{by}__lte": value}) & (Q(**{f"{by}__lt": value}) | Q(pk__lte=key))
 
 
 def _among(locked: QuerySet[Any]) -> Any:
