@@ -79,6 +79,8 @@ HEARTBEAT = "tests/faults/test_heartbeat.py::"
 REDIS = "tests/backends/test_redis.py::"
 DATABASE = "tests/backends/test_database.py::"
 ADMIN = "tests/admin/test_fenced_admin.py::"
+REVOKE = "tests/admin/test_revoke.py::"
+TIMELINE = "tests/admin/test_timeline.py::"
 ADMIN_LISTS = "tests/admin/test_fenced_admin_lists.py::"
 ADMIN_PLAIN = "tests/admin/test_fenced_admin_plain.py::"
 COMMANDS = "tests/test_commands.py::"
@@ -2130,6 +2132,48 @@ _held = _Shared()""",
             ADMIN_PLAIN + "test_a_change",
             ADMIN_PLAIN + "test_a_cascade_from_an_unfenced_parent",
         ),
+    ),
+    Mutant(
+        name="who may not revoke cannot by a forged POST to the admin",
+        file="fencing/admin/revoking.py",
+        old="    if not may_revoke:",
+        new='    if not may_revoke and request.method != "POST":',
+        tests=(f"{REVOKE}test_who_may_not_revoke_cannot_even_by_a_forged_post",),
+    ),
+    Mutant(
+        name="revoking in the admin takes its own right",
+        file="fencing/admin/live.py",
+        old='and request.user.has_perm("fencing.revoke_heldlease")',
+        new="",
+        tests=(f"{REVOKE}test_who_may_not_revoke_cannot_even_by_a_forged_post",),
+    ),
+    Mutant(
+        name="the admin revokes the grant that was shown and no other",
+        file="fencing/admin/revoking.py",
+        old='token=given["token"], using=using',
+        new="using=using",
+        tests=(f"{REVOKE}test_a_lease_that_changed_hands_meanwhile_stays_and_is_shown",),
+    ),
+    Mutant(
+        name="nothing but a POST revokes in the admin",
+        file="fencing/admin/revoking.py",
+        old='RevokeForm(request.POST) if request.method == "POST" else RevokeForm()',
+        new="RevokeForm(request.POST or request.GET or None)",
+        tests=(f"{REVOKE}test_nothing_but_a_post_revokes",),
+    ),
+    Mutant(
+        name="a revocation in the admin is in no transaction of the request",
+        file="fencing/admin/live.py",
+        old="    @transaction.non_atomic_requests",
+        new="",
+        tests=(f"{REVOKE}test_a_request_in_a_transaction_is_no_hindrance",),
+    ),
+    Mutant(
+        name="a timeline is for who may see grants and writes",
+        file="fencing/admin/rights.py",
+        old="may_view(site, request, TokenGrant) and may_view(site, request, FencedWrite)",
+        new="may_view(site, request, TokenGrant) or may_view(site, request, FencedWrite)",
+        tests=(f"{TIMELINE}test_it_needs_the_rights_to_see_grants_and_writes",),
     ),
     Mutant(
         name="the admin logs no refused deletion as done",

@@ -22,8 +22,9 @@ from django.utils import timezone
 from fencing import StaleWriteError, lease, unfenced
 from fencing.admin.links import timeline_url
 from fencing.admin.tables import FencedResourceAdmin
+from fencing.admin.timeline_rows import Wanted, read
 from fencing.conf import backend_config
-from fencing.models import FencedResource, Reign, TokenGrant
+from fencing.models import FencedResource, FencedWrite, Reign, TokenGrant
 from inventory_demo.models import Stock
 from tests.admin.rows import explained, page_of, write
 from tests.admin.rows import grant as granted
@@ -359,6 +360,35 @@ def test_a_statement_that_takes_too_long_is_an_answer(admin_client, settings, mo
     response = admin_client.get(timeline_url("admin", "default", "stock:1"))
     assert response.status_code == 200
     assert "This takes too long" in response.content.decode()
+
+
+@pytest.mark.parametrize("alias", ["lite", pytest.param("maria", marks=pytest.mark.mariadb)])
+@pytest.mark.django_db(databases=["default", "lite", "maria"])
+def test_each_database_takes_its_questions(alias):
+    def create(model: Any, **values: Any) -> None:
+        model.objects.using(alias).create(**{"namespace": "n", "resource": "r", **values})
+
+    for token in range(1, 61):
+        create(TokenGrant, token=token, holder="h", granted_at=NOW)
+        for number in range(12):
+            create(
+                FencedWrite,
+                token=token,
+                grant_token=token,
+                action="update",
+                outcome="accepted",
+                object_pk=str(number),
+                at=NOW,
+            )
+    create(FencedWrite, token=30, grant_token=30, action="update", outcome="stale", seen=31, at=NOW)
+    create(FencedWrite, token=61, grant_token=61, action="update", outcome="accepted", at=NOW)
+    page = read(Wanted(namespace="n", resource="r", database=alias, written=(alias,)), None)
+    assert [row.token for row in page.rows] == list(range(61, 11, -1))
+    assert page.has_older and not page.has_newer
+    [stale] = [row for row in page.rows if row.token == 30]
+    assert [write.outcome for write in stale.writes].count("accepted") == 10 and stale.has_more
+    assert stale.writes[-1].outcome == "stale"
+    assert (page.rows[0].grant, len(page.rows[0].writes)) == (None, 1)
 
 
 RIGHTS = ["view_tokengrant", "view_fencedwrite"]
