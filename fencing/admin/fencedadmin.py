@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from fencing.admin import fencedviews
 from fencing.admin.cells import digits
-from fencing.admin.fencededit import MAX_LEASES, TTL, WAIT, Edit, Resources, begin, edit_of, is_fenced
+from fencing.admin.fencededit import MAX_LEASES, TTL, WAIT, Edit, Resources, edit_of, is_fenced
 from fencing.admin.fencedforms import (
     FencedObjectForm,
     FencedRowForm,
@@ -102,7 +102,7 @@ class FencedAdminMixin(MixinBase):
         return fencedviews.act(self, super().response_action, request, queryset, *where, *named.values())
 
     @contextmanager
-    def leases_for(self, request: HttpRequest, rows: Any) -> Iterator[Edit]:
+    def leases_for(self, request: HttpRequest, rows: Any) -> Iterator[None]:
         """Hold the leases of rows, in an action that is marked :func:`without_leases` or in a view of your own.
 
         Args:
@@ -114,14 +114,21 @@ class FencedAdminMixin(MixinBase):
         """
         found = Resources(self.lease_limit)
         found.add_rows(rows)
-        edit = begin(request, self)
+        edit = Edit(request, self)
         with edit.leases:
             edit.hold(found)
-            yield edit
+            yield
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         """Django's, tied to the row that it was loaded from."""
         return form_class(FencedObjectForm, super().get_form(request, obj, change=change, **kwargs), edit_of(request))
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Any:
+        """Django's, but never in the pass that only shows a refused form once more."""
+        edit = edit_of(request)
+        if edit is not None and edit.refusal is not None:
+            raise edit.refusal
+        return super().save_form(request, form, change)
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
         """Django's, each tied to the row that it was loaded from."""

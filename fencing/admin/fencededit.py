@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 from django.db.models import Model, ProtectedError, QuerySet, RestrictedError
@@ -25,8 +26,8 @@ WAIT = 2.0
 MAX_LEASES = 100
 
 
-class TooManyRowsError(FencingError):
-    """More rows than one request takes leases for."""
+class NoLeasesError(FencingError):
+    """A request writes rows that it cannot take the leases of: too many, or one without a name."""
 
 
 class Resources:
@@ -40,7 +41,7 @@ class Resources:
         """Those of instances that were read."""
         for row in rows:
             if is_fenced(type(row)):
-                self._add(fence_of(type(row)).using, row.fence_name())
+                self._add(fence_of(type(row)).using, row.fence_name)
 
     def add_deleted(self, rows: Any, using: str) -> None:
         """Those of every fenced row that Django deletes, or sets to NULL, when it deletes ``rows``."""
@@ -60,13 +61,16 @@ class Resources:
         fence = fence_of(model)
         rows: QuerySet[Any] = plain(fence.owner, using).filter(pk__in=keys)
         for values in rows.values("pk", *fence.attributes)[: self.limit + 1]:
-            self._add(fence.using, fence.name(values))
+            self._add(fence.using, partial(fence.name, values))
 
-    def _add(self, using: str, name: str) -> None:
-        self.names[using].add(name)
+    def _add(self, using: str, name: Callable[[], str]) -> None:
+        try:
+            self.names[using].add(name())
+        except (TypeError, ValueError) as error:  # an empty text, or one that is too long
+            raise NoLeasesError(str(error)) from error
         if sum(map(len, self.names.values())) > self.limit:
             text = _("These are more than %(limit)d fenced rows, which is the most that one request takes leases for.")
-            raise TooManyRowsError(text % {"limit": self.limit})
+            raise NoLeasesError(text % {"limit": self.limit})
 
 
 class Edit:
@@ -78,18 +82,18 @@ class Edit:
         gone: whether the row is no longer there, so that the form can only make a new one.
     """
 
-    def __init__(self, request: HttpRequest, model: type[Model], ttl: float, wait: float, limit: int) -> None:
+    def __init__(self, request: HttpRequest, options: Any) -> None:
         self.leases = ExitStack()
         self.refusal: BaseException | None = None
         self.gone = False
-        self.limit = limit
-        self._ttl = ttl
-        self._wait = wait
+        self.limit: int = getattr(options, "lease_limit", MAX_LEASES)
+        self._ttl: float = getattr(options, "lease_ttl", TTL)
+        self._wait: float = getattr(options, "lease_wait", WAIT)
         self._told = False
         user = getattr(request, "user", None)
         # For whoever finds the lease held, and for the history: it was no task.
         who = f"user {user.get_username()}"[:255] if user is not None else ""
-        self._info = HolderInfo(task_name=f"admin {model._meta.label_lower}"[:255], task_id=who)
+        self._info = HolderInfo(task_name=f"admin {options.opts.label_lower}"[:255], task_id=who)
 
     def hold(self, resources: Resources) -> None:
         """Take the leases of all of these, or of none.
@@ -132,13 +136,7 @@ def edit_of(request: HttpRequest) -> Edit | None:
 
 def begin(request: HttpRequest, options: Any) -> Edit:
     """Begin the edit of a request to the admin ``options``."""
-    edit = Edit(
-        request,
-        options.model,
-        getattr(options, "lease_ttl", TTL),
-        getattr(options, "lease_wait", WAIT),
-        getattr(options, "lease_limit", MAX_LEASES),
-    )
+    edit = Edit(request, options)
     request._fencing_edit = edit  # type: ignore[attr-defined]
     return edit
 

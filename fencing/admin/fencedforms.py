@@ -17,6 +17,7 @@ from django.utils.translation import gettext as _
 from fencing.admin.fencededit import Edit, is_fenced
 from fencing.admin.formreads import INPUT, Read, ReadField, signed, unsigned
 from fencing.admin.refusals import text_of
+from fencing.naming import name_of_new
 
 if TYPE_CHECKING:
     BaseForm = forms.ModelForm[Any]
@@ -60,11 +61,17 @@ class FencedForm(BaseForm):
             if name != self._meta.model._meta.pk.name and field.has_changed(present, self[name].data):
                 self.add_error(name, _("Now: %(value)s") % {"value": shown(field, present)})
 
+    def _post_clean(self) -> None:
+        super()._post_clean()  # type: ignore[misc]
+        if is_fenced(self._meta.model) and self.instance._state.adding and not self.errors:
+            try:
+                name_of_new(self.instance)
+            except (TypeError, ValueError) as error:
+                self.add_error(None, str(error))
+
     def save(self, commit: bool = True) -> Any:
-        """Django's; a new row takes its lease first, if its model wants one. A refused form is never saved."""
+        """Django's; a new row takes its lease first, if its model wants one."""
         if self.fence_edit is not None:
-            if self.fence_edit.refusal is not None:
-                raise self.fence_edit.refusal
             self.fence_edit.hold_new(self.instance)
         return super().save(commit)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.http import HttpRequest
 
-from fencing.admin.fencededit import edit_of
+from fencing.admin.fencededit import edit_of, is_fenced
 from fencing.admin.fencedforms import FencedRowForm, form_class, formset_class
 
 if TYPE_CHECKING:
@@ -30,9 +30,10 @@ class FencedInlineMixin(MixinBase):
 
     def get_formset(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
         """Django's, which carries what each row was loaded from."""
-        edit = edit_of(request)
-        kwargs["form"] = form_class(FencedRowForm, kwargs.get("form", self.form), edit)
-        kwargs["formset"] = formset_class(kwargs.get("formset", self.formset), edit)
+        if is_fenced(self.model):
+            edit = edit_of(request)
+            kwargs["form"] = form_class(FencedRowForm, kwargs.get("form", self.form), edit)
+            kwargs["formset"] = formset_class(kwargs.get("formset", self.formset), edit)
         return super().get_formset(request, obj, **kwargs)
 
 

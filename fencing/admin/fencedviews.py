@@ -48,6 +48,8 @@ def change(
     except Exception as error:
         if not is_refusal(error):
             raise
+        if not (fences_rows(options) or has_fenced_inlines(options.get_inline_instances(request))):
+            return refused(request, error, options.admin_site)
         edit.refusal = error
     if not adding and _is_gone(options, request, object_id):
         edit.gone, object_id = True, None
@@ -99,7 +101,7 @@ def _of_change(options: Any, request: HttpRequest, row: Any, edit: Edit) -> Reso
         found.add_rows([row])
         if is_fenced(type(row)) and str(row.pk) not in unsigned(type(row), request.POST.get(INPUT)):
             raise UnreadFormError
-    if any(map(fences_rows, options.get_inline_instances(request, row))):
+    if has_fenced_inlines(options.get_inline_instances(request, row)):
         formsets, _inlines = options._create_formsets(request, row, change=True)
         for formset in formsets:
             if isinstance(formset, FencedFormSet):
@@ -120,6 +122,11 @@ def _add_touched(found: Resources, formset: FencedFormSet) -> None:
 def fences_rows(options: Any) -> bool:
     """Whether an admin, or an inline, ties its rows to what their forms were loaded from."""
     return bool(getattr(options, "fences_rows", False))
+
+
+def has_fenced_inlines(inlines: Any) -> bool:
+    """Whether any of them has fenced rows, and ties them."""
+    return any(fences_rows(one) and is_fenced(one.model) for one in inlines)
 
 
 def change_list(options: Any, view: View, request: HttpRequest, extra_context: Any) -> Any:

@@ -62,7 +62,7 @@ def with_inlines(changeform_view: View) -> View:
         self: Any, request: HttpRequest, object_id: Any = None, form_url: str = "", extra_context: Any = None
     ) -> Any:
         view = changeform_view.__get__(self)
-        if any(map(fencedviews.fences_rows, self.inlines)):
+        if fencedviews.has_fenced_inlines(self.get_inlines(request, None)):
             return fencedviews.change(self, view, request, object_id, form_url, extra_context)
         return view(request, object_id, form_url, extra_context)
 

@@ -11,7 +11,7 @@ from django.urls import path
 from fencing import lease
 from fencing.admin import FencedModelAdmin, FencedStackedInline, FencedTabularInline, without_leases
 from fencing.scope import held_leases
-from tests.shop.models import Badge, Bin, Crate, Parcel, Rack, RackNote, Slot, Warehouse
+from tests.shop.models import Badge, Bin, BinProxy, Crate, ExpressBin, Parcel, Press, Rack, RackNote, Slot, Warehouse
 
 if TYPE_CHECKING:
     PlainAdmin = admin.ModelAdmin[Any]
@@ -22,6 +22,18 @@ else:
 
 fenced = admin.AdminSite("fenced")
 plain = admin.AdminSite("plain")
+
+
+class ShopOnLite:
+    """A router."""
+
+    def db_for_read(self, model: Any, **_hints: Any) -> str | None:
+        return "lite" if model._meta.app_label == "shop" else None
+
+    db_for_write = db_for_read
+
+    def allow_relation(self, *_args: Any, **_hints: Any) -> bool:
+        return True
 
 
 class SlotInline(FencedTabularInline):
@@ -46,8 +58,8 @@ class PlainSlotInline(PlainTabular):
 
 @admin.register(Rack, site=fenced)
 class RackAdmin(FencedModelAdmin):
-    list_display = ("code", "size", "open", "kind", "fence_token")
-    list_editable = ("size", "open")
+    list_display = ("code", "size", "open", "kind", "checked_at", "fence_token")
+    list_editable = ("size", "open", "kind", "checked_at")
     ordering = ("-size", "pk")
     readonly_fields = ("last_token",)
     prepopulated_fields = {"title": ("code",)}
@@ -75,7 +87,7 @@ class RackAdmin(FencedModelAdmin):
             return HttpResponse(", ".join(held.resource for held in held_leases()))
 
 
-@admin.register(Bin, site=fenced)
+@admin.register(Bin, BinProxy, ExpressBin, Press, site=fenced)
 class BinAdmin(FencedModelAdmin):
     lease_wait = 0.05
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from contextvars import Context
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core import signing
 from django.db import connection, transaction
+from django.forms import modelform_factory
 from django.test import Client
 from django.urls import reverse
 from django.utils.html import escape
 
-from fencing import LeaseHeldError, history, lease
+from fencing import LeaseHeldError, history, lease, unfenced
 from fencing.admin.formreads import INPUT, Read, signed
 from fencing.backends import get_backend
 from fencing.backends.base import HolderInfo
@@ -26,9 +28,10 @@ from fencing.models import FencedWrite, TokenGrant
 from fencing.revocation import revoke
 from fencing.scope import held_leases, holder_info
 from fencing.tokens import place_of
+from tests.admin.fenced_sites import RackAdmin
 from tests.admin.pages import form_of, text_of
 from tests.concurrency import threads
-from tests.shop.models import Bin, Parcel, Rack, Warehouse
+from tests.shop.models import Bin, BinProxy, ExpressBin, Parcel, Press, Rack, Warehouse
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.fenced_sites")]
 
@@ -518,3 +521,91 @@ def test_nothing_is_inline(admin_client, rack, change):
         content = response.content.decode()
         assert not re.search(r"<script(?![^>]*\bsrc=)", content)
         assert not re.search(r"<style|\sstyle=", content.replace('style="display:none"', ""))
+
+
+@pytest.mark.parametrize("code", ["x" * 190, "tab\there"])
+def test_a_new_row_that_cannot_be_named_is_an_error_of_the_form(admin_client, code, monkeypatch):
+    monkeypatch.setattr("fencing.naming.MAX_RESOURCE_LENGTH", 100)
+    form = form_of(admin_client.get(url("rack_add")))
+    assert "resource's name" in text_of(admin_client.post(url("rack_add"), {**form, "code": code}))
+    assert not Rack.objects.exists()
+
+
+@pytest.mark.parametrize("where", ["change", "delete"])
+def test_a_row_without_a_name_is_told(admin_client, where):
+    rack = Rack.objects.create(code="a")
+    with unfenced("test"):
+        Rack.objects.update(code="")
+    page = url(f"rack_{where}", rack.pk)
+    form = form_of(admin_client.get(page)) if where == "change" else {"post": "yes"}
+    response = admin_client.post(page, {**form, "code": "a"} if where == "change" else form, follow=True)
+    assert "code is empty" in text_of(response)
+    assert Rack.objects.get().code == ""
+
+
+def test_what_a_row_holds_now_is_shown_as_its_inputs_show_it(admin_client, rack, change, settings):
+    settings.USE_THOUSAND_SEPARATOR = True
+    settings.TIME_ZONE = "Asia/Kathmandu"
+    form = form_of(admin_client.get(change, headers={"Accept-Language": "de"}))
+    write(rack, size=1234567, kind="deep", checked_at=datetime(2026, 5, 1, 12, tzinfo=UTC), title="<b>" * 20)
+    response = admin_client.post(change, {**form, "title": "typed"})
+    text = text_of(response)
+    assert "Now: 1234567" in text
+    assert "Now: deep slots" in text
+    assert "Now: 2026-05-01 17:45:00" in text
+    assert "Now: &lt;b&gt;&lt;b&gt;" in response.content.decode()
+
+
+@pytest.mark.django_db(databases=["default", "lite"])
+def test_rows_on_another_database(admin_client, settings):
+    settings.DATABASE_ROUTERS = ["tests.admin.fenced_sites.ShopOnLite"]
+    rack = Rack.objects.create(code="a", size=10)
+    assert rack._state.db == "lite"
+    change = url("rack_change", rack.pk)
+    form = form_of(admin_client.get(change))
+    write(rack, size=7)
+    response = admin_client.post(change, {**form, "size": "12"})
+    assert "Now: 7" in text_of(response)
+    assert admin_client.post(change, form_of(response)).status_code == 302
+    rack.refresh_from_db()
+    assert rack.size == 12
+    listed = url("rack_changelist")
+    sent = {"action": "delete_selected", "index": "0", "_selected_action": [rack.pk], "post": "yes"}
+    assert admin_client.post(listed, sent).status_code == 302
+    assert not Rack.objects.exists()
+
+
+@pytest.mark.parametrize(("model", "field"), [(ExpressBin, "courier"), (Press, "place"), (BinProxy, "label")])
+def test_rows_of_several_tables_and_of_proxies(admin_client, model, field):
+    row = model.objects.create()
+    change = url(f"{model._meta.model_name}_change", row.pk)
+    form = form_of(admin_client.get(change))
+    assert (
+        admin_client.post(change, {**form, "serial": "s", "label": "l", "courier": "c", field: "first"}).status_code
+        == 302
+    )
+    response = admin_client.post(change, {**form, "serial": "s", "label": "l", "courier": "c", field: "second"})
+    assert "has changed since" in text_of(response)
+    assert "Now: first" in text_of(response)
+    row.refresh_from_db()
+    assert getattr(row, field) == "first"
+
+
+def test_a_save_model_of_ones_own(admin_client, rack, change, monkeypatch):
+    def own(self: Any, request: Any, obj: Any, form: Any, change: bool) -> None:
+        obj.title = f"saved by {request.user}"
+        obj.save()
+
+    monkeypatch.setattr(RackAdmin, "save_model", own)
+    form = form_of(admin_client.get(change))
+    assert admin_client.post(change, form).status_code == 302
+    assert Rack.objects.get().title == "saved by admin"
+    assert "has changed since" in text_of(admin_client.post(change, form))
+
+
+def test_a_get_form_of_ones_own_without_super_is_refused(admin_client, rack, change, monkeypatch):
+    monkeypatch.setattr(RackAdmin, "get_form", lambda *_args, **_kwargs: modelform_factory(Rack, exclude=()))
+    form = form_of(admin_client.get(change))
+    response = admin_client.post(change, {**form, "size": 12}, follow=True)
+    assert "does not prove" in text_of(response)
+    assert Rack.objects.get().size == 10

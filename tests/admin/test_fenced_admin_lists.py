@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -389,3 +390,30 @@ def test_fenced_rows_of_an_unfenced_parent(admin_client: Client, site: str) -> N
     parent.refresh_from_db()
     crate.refresh_from_db()
     assert (parent.name, crate.weight) == ("new", 3)
+
+
+def test_a_row_and_an_inline_row_that_both_moved_are_both_shown(admin_client, racks, slots, change):
+    form = form_of(admin_client.get(change))
+    write(racks[0], size=7)
+    write(slots[0], quantity=8)
+    response = admin_client.post(change, {**form, "size": "31", "slot_set-0-quantity": "4"})
+    text = text_of(response)
+    assert "rack:a has changed since" in text
+    assert "Now: 7" in text
+    assert "This row has changed since the page was loaded" in text
+    assert "Now: 8" in text
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_a_row_that_nobody_touched_is_known_by_what_was_shown(admin_client, racks, listed, settings, language):
+    settings.USE_THOUSAND_SEPARATOR = True
+    settings.LANGUAGE_CODE = language
+    settings.TIME_ZONE = "Asia/Kathmandu"
+    for row in racks:
+        write(row, size=row.size * 10**6, checked_at=datetime(2026, 5, 1, 12, 0, 3, 4567, tzinfo=UTC))
+    form = form_of(admin_client.get(listed))
+    before = dict(Rack.objects.values_list("code", "last_token"))
+    assert admin_client.post(listed, save(form, **{"form-0-size": "31"})).status_code == 302
+    assert sizes()["a"] == 31
+    after = dict(Rack.objects.values_list("code", "last_token"))
+    assert {code for code in after if after[code] != before[code]} == {"a"}
