@@ -2119,14 +2119,14 @@ _held = _Shared()""",
     Mutant(
         name="a refused form of the admin is invalid",
         file="fencing/admin/fencedforms.py",
-        old="            self.add_error(None, text_of(refusal))\n",
+        old="            self.add_error(None, text_for_form(refusal, gone=edit.gone))\n",
         new="            pass\n",
         tests=(ADMIN + "test_a_held_lease_is_told_with_its_holder_and_nothing_typed_is_lost",),
     ),
     Mutant(
         name="a plain admin answers a refusal",
         file="fencing/admin/plainadmin.py",
-        old="                answer = fencedviews.refused(request, error, self)\n",
+        old="                answer = fencedviews.refused(request, error, self, undone=is_undone(view, request))\n",
         new="                raise\n",
         tests=(
             ADMIN_PLAIN + "test_a_change",

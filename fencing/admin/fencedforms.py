@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 
 from fencing.admin.fencededit import Edit, is_fenced
 from fencing.admin.formreads import INPUT, Read, ReadField, signed, unsigned
-from fencing.admin.refusals import text_of
+from fencing.admin.refusals import text_for_form
 from fencing.naming import name_of_new
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class FencedObjectForm(FencedForm):
         if edit is None or edit.refusal is None or not self.is_bound:
             return
         if (refusal := edit.to_tell()) is not None:
-            self.add_error(None, text_of(refusal))
+            self.add_error(None, text_for_form(refusal, gone=edit.gone))
         if self._fence_reads_row and self.fence_moved:
             self.fence_show_present()
 
@@ -169,7 +169,7 @@ class FencedFormSet(BaseFormSet):
                     form.add_error(None, _("This row has changed since the page was loaded."))
                     form.fence_show_present()
             if (refusal := edit.to_tell()) is not None:
-                raise ValidationError(text_of(refusal))
+                raise ValidationError(text_for_form(refusal, gone=edit.gone))
         super().clean()
 
     def _fence_signed(self) -> str:

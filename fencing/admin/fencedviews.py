@@ -14,11 +14,12 @@ from django.contrib.admin.utils import unquote
 from django.db import router
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from fencing.admin.fencededit import Edit, Resources, begin, edit_of, is_fenced
 from fencing.admin.fencedforms import FencedFormSet
 from fencing.admin.formreads import INPUT, UnreadFormError, unsigned
-from fencing.admin.refusals import is_refusal, text_of
+from fencing.admin.refusals import is_refusal, text_for_form, text_of
 from fencing.exceptions import RowMissingError
 
 View = Callable[..., Any]
@@ -49,7 +50,7 @@ def change(
         if not is_refusal(error):
             raise
         if not (fences_rows(options) or has_fenced_inlines(options.get_inline_instances(request))):
-            return refused(request, error, options.admin_site)
+            raise  # for the site to tell: nothing on this page could
         edit.refusal = error
     if not adding and _is_gone(options, request, object_id):
         edit.gone, object_id = True, None
@@ -71,10 +72,18 @@ def _act_on_row(options: Any, view: View, request: HttpRequest, object_id: Any, 
         with edit.leases:
             row = _row(options, request, object_id, options.has_view_or_change_permission)
             if row is not None and fences_rows(options):
-                _hold_selected(edit, [row], options.model, deletes=chosen_action(request) == delete_selected.__name__)
+                edit.hold(_of_action(options, row, edit, deletes=chosen_action(request) == delete_selected.__name__))
             return view(request, object_id, *more)
     except Exception as error:
         return refused(request, error, options.admin_site)
+
+
+def _of_action(options: Any, row: Any, edit: Edit, *, deletes: bool) -> Resources:
+    found = Resources(edit.limit)
+    found.add_rows([row])
+    if deletes:
+        found.add_deleted([row], router.db_for_write(options.model))
+    return found
 
 
 def _row(options: Any, request: HttpRequest, object_id: Any, has_permission: Any) -> Any:
@@ -177,9 +186,7 @@ def delete(options: Any, view: View, request: HttpRequest, object_id: str, extra
         with edit.leases:
             row = _row(options, request, object_id, options.has_delete_permission)
             if row is not None:
-                found = Resources(edit.limit)
-                found.add_deleted([row], router.db_for_write(options.model))
-                edit.hold(found)
+                edit.hold(_of_action(options, row, edit, deletes=True))
             return view(request, object_id, extra_context)
     except Exception as error:
         return refused(request, error, options.admin_site)
@@ -195,26 +202,32 @@ def act(options: Any, view: View, request: HttpRequest, queryset: Any, *where: A
     asks_first = action is delete_selected and not request.POST.get("post")
     if action is None or asks_first or not getattr(action, "fence_leases", True):
         return view(request, queryset, *where)
+    edit = begin(request, options)
+    begun = False
+    try:
+        with edit.leases:
+            queryset = _hold_selected(edit, request, options, queryset, deletes=name == delete_selected.__name__)
+            begun = action is not delete_selected  # which is undone as a whole
+            return view(request, queryset, *where)
+    except Exception as error:
+        return refused(request, error, options.admin_site, undone=not begun)
+
+
+def _hold_selected(edit: Edit, request: HttpRequest, options: Any, queryset: Any, *, deletes: bool) -> Any:
+    """Take the leases of the selected rows; the rows to act on."""
     selected = queryset
     if request.POST.get("select_across") in (None, "", "0"):
         selected = queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
-    edit = begin(request, options)
-    try:
-        with edit.leases:
-            rows = list(selected[: edit.limit + 1])
-            _hold_selected(edit, rows, options.model, deletes=name == delete_selected.__name__)
-            # Those rows and no others: by now a filter may match more of them.
-            return view(request, queryset.filter(pk__in=[row.pk for row in rows]), *where)
-    except Exception as error:
-        return refused(request, error, options.admin_site)
-
-
-def _hold_selected(edit: Edit, rows: list[Any], model: Any, *, deletes: bool) -> None:
     found = Resources(edit.limit)
-    found.add_rows(rows)
+    if is_fenced(options.model):
+        rows = list(selected[: edit.limit + 1])
+        found.add_rows(rows)
+        # Those rows and no others: by now a filter may match more of them.
+        queryset = selected = queryset.filter(pk__in=[row.pk for row in rows])
     if deletes:
-        found.add_deleted(rows, router.db_for_write(model))
+        found.add_deleted(selected, router.db_for_write(options.model))
     edit.hold(found)
+    return queryset
 
 
 def chosen_action(request: HttpRequest) -> str:
@@ -228,16 +241,26 @@ def chosen_action(request: HttpRequest) -> str:
         return names[0] if names else ""
 
 
-def refused(request: HttpRequest, error: Exception, site: AdminSite) -> HttpResponse:
-    """A message, and the page again, or the site's first one if it cannot be shown; other errors are raised."""
+def refused(request: HttpRequest, error: Exception, site: AdminSite, *, undone: bool = True) -> HttpResponse:
+    """A message, and the page again, or the site's first one if it cannot be shown; other errors are raised.
+
+    Args:
+        request: what was asked.
+        error: why it is not answered.
+        site: whose page it is.
+        undone: whether nothing of it was written, for certain.
+    """
+    if not is_refusal(error):
+        raise error
     index = reverse("admin:index", current_app=site.name)
     again = request.get_full_path() if request.method == "POST" else index
-    if not is_refusal(error) or (again == index and request.path == index):
+    if again == index and request.path == index:
         raise error
-    messages.error(request, text_of(error), fail_silently=True)
+    outcome = _("Nothing was changed.") if undone else _("This was refused; what was done before it may have stayed.")
+    messages.error(request, text_of(error, outcome), fail_silently=True)
     return HttpResponseRedirect(again)
 
 
 def _tell_if_nothing_did(request: HttpRequest, edit: Edit) -> None:
     if (refusal := edit.to_tell()) is not None:
-        messages.error(request, text_of(refusal), fail_silently=True)
+        messages.error(request, text_for_form(refusal, gone=edit.gone), fail_silently=True)

@@ -19,7 +19,7 @@ from django.http import HttpRequest
 
 from fencing.admin import fencedviews
 from fencing.admin.fencededit import is_fenced
-from fencing.admin.readonly import ReadOnlyAdmin
+from fencing.admin.readonly import ReadOnlyAdminMixin
 from fencing.connections import open_transactions
 
 View = Callable[..., Any]
@@ -43,7 +43,7 @@ def answering(admin_view: View) -> View:
             try:
                 return view(request, *args, **kwargs)
             except Exception as error:
-                answer = fencedviews.refused(request, error, self)
+                answer = fencedviews.refused(request, error, self, undone=is_undone(view, request))
                 for alias in open_transactions():  # of ATOMIC_REQUESTS, which would commit what came before
                     transaction.set_rollback(True, using=alias)
                 return answer
@@ -52,6 +52,13 @@ def answering(admin_view: View) -> View:
 
     answered.fencing = True  # type: ignore[attr-defined]
     return answered
+
+
+def is_undone(view: View, request: HttpRequest) -> bool:
+    """Whether a view of Django's admin has a transaction of its own around all that it writes."""
+    name = getattr(view, "__name__", "")
+    one_step = "_save" in request.POST or fencedviews.chosen_action(request) == delete_selected.__name__
+    return name in ("add_view", "change_view", "delete_view") or (name == "changelist_view" and one_step)
 
 
 def with_inlines(changeform_view: View) -> View:
@@ -100,7 +107,7 @@ def check_admins(**_kwargs: Any) -> list[CheckMessage]:
 
 def _without_leases(options: Any) -> Iterator[tuple[str, str]]:
     """The fenced models that an admin edits without their leases, each with the class that does."""
-    if not isinstance(options, ReadOnlyAdmin):
+    if not isinstance(options, ReadOnlyAdminMixin):
         for one in (type(options), *options.inlines):
             model = options.model if one is type(options) else one.model
             if is_fenced(model) and not fencedviews.fences_rows(one):

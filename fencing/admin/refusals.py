@@ -19,40 +19,47 @@ from fencing.exceptions import (
     RowMissingError,
     StaleReadError,
     StaleWriteError,
+    WriteRejectedError,
 )
 from fencing.guards import guard_name_of
 from fencing.tokens import place_of
 
 
-def text_of(error: BaseException) -> str:
-    """One or two sentences; nothing was written in any case."""
-    return f"{_('Nothing was saved.')} {_what_happened(error)}"
+def text_of(error: BaseException, outcome: str, advice: str = "") -> str:
+    """What became of it, what happened, and what to do now."""
+    return " ".join(filter(None, (outcome, _what_happened(error), advice)))
+
+
+def text_for_form(error: BaseException, *, gone: bool) -> str:
+    """The same for a form that comes back; ``gone``: as one that makes a new row."""
+    if gone:
+        advice = _("What you typed is still here; saving it makes a new one.")
+    elif isinstance(error, LeaseHeldError):
+        advice = _("What you typed is still here; save it again in a moment.")
+    elif isinstance(error, WriteRejectedError | UnreadFormError):
+        advice = _("What you typed is still here, with the present values where they differ. Saving overwrites them.")
+    else:
+        advice = _("What you typed is still here.")
+    return text_of(error, _("Nothing was saved."), advice)
 
 
 def _what_happened(error: BaseException) -> str:
     if isinstance(error, LeaseHeldError):
         return _held(error)
     if isinstance(error, StaleReadError):
-        text = _(
-            "%(resource)s has changed since this page was loaded: its last token is %(seen)s now. What you typed is "
-            "still here. Saving it once more overwrites the present values."
-        )
+        text = _("%(resource)s has changed since this page was loaded: its last token is %(seen)s now.")
         return text % {"resource": error.resource or error.what, "seen": error.seen}
     if isinstance(error, StaleWriteError):
-        text = _(
-            "A newer holder of %(resource)s came first: token %(seen)s, after %(token)d of this request. Check the "
-            "present values, and save again."
-        )
+        text = _("A newer holder of %(resource)s came first: token %(seen)s, after %(token)d of this request.")
         return text % {"resource": error.resource, "seen": error.seen, "token": error.token}
     if isinstance(error, RowMissingError):
         return _("%(row)s was deleted meanwhile.") % {"row": error.what or error.resource}
     if isinstance(error, LeaseLostError):
-        text = _("The lease of %(resource)s with token %(token)d was lost before the save. Save again.")
-        return text % {"resource": error.resource, "token": error.token}
+        text = _("The lease of %(resource)s with token %(token)d was lost: %(reason)s.")
+        return text % {"resource": error.resource, "token": error.token, "reason": error.reason}
     if isinstance(error, UnreadFormError):
         return _(
-            "The form does not prove which state of the row it was loaded from: “_fence_read” is missing or was "
-            "altered. What you typed is still here. Compare it with the present values before you save again."
+            "The form does not prove which state of the row it was loaded from: “_fence_read” is missing or was altered."
         )
     return _setup(error)
 
@@ -73,10 +80,7 @@ def _setup(error: BaseException) -> str:
 def _held(error: LeaseHeldError) -> str:
     live = _live(error)
     who = f"{live.info.task_name} {live.info.task_id}".strip() if live else error.task_id
-    text = _(
-        "%(resource)s is held by %(holder)s; the lease ends in %(seconds).1f s unless it is renewed. What you typed is "
-        "still here: save again in a moment."
-    )
+    text = _("%(resource)s is held by %(holder)s; the lease ends in %(seconds).1f s unless it is renewed.")
     holder = f"{who} ({error.holder})" if who else error.holder
     return text % {"resource": error.resource, "holder": holder, "seconds": error.retry_after}
 

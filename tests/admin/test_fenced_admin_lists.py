@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from fencing import history, lease
+from fencing import StaleWriteError, history, lease
 from fencing.admin.formreads import INPUT
 from fencing.models import FencedWrite, TokenGrant
 from tests.admin.pages import form_of, text_of
@@ -176,7 +176,7 @@ def test_a_row_that_is_gone_refuses_the_list(admin_client, racks, listed):
     with lease(racks[2]):
         racks[2].delete()
     response = admin_client.post(listed, save(form, **{"form-0-size": "31", "form-2-size": "12"}))
-    assert response.status_code == 200
+    assert "Please correct the error" in text_of(response)
     assert sizes() == {"a": 30, "b": 20}
 
 
@@ -215,6 +215,33 @@ def test_an_action_runs_under_the_leases_of_the_selected_rows(admin_client, rack
     assert admin_client.post(listed, act("double", *racks[:2])).status_code == 302
     assert sizes() == {"a": 60, "b": 40, "c": 10}
     assert granted() == {"rack:a", "rack:b"}
+
+
+def test_an_action_that_is_refused_midway_does_not_claim_that_nothing_was_done(
+    admin_client, racks, listed, monkeypatch
+):
+    def overtaken(self: Any, *args: Any, **kwargs: Any) -> None:
+        if self.code == "b":
+            raise StaleWriteError("rack:b", 3, 4)
+        original(self, *args, **kwargs)
+
+    original = Rack.save
+    monkeypatch.setattr(Rack, "save", overtaken)
+    text = text_of(admin_client.post(listed, act("double", *racks), follow=True))
+    assert "This was refused; what was done before it may have stayed. A newer holder of rack:b came first" in text
+
+
+def test_an_action_on_rows_that_are_not_fenced_is_not_limited(admin_client):
+    made = [Warehouse.objects.create(name=str(number)) for number in range(120)]
+    sent = {
+        "action": "delete_selected",
+        "index": "0",
+        "_selected_action": [made[0].pk],
+        "select_across": "1",
+        "post": "y",
+    }
+    assert admin_client.post(url("warehouse_changelist"), sent).status_code == 302
+    assert not Warehouse.objects.exists()
 
 
 def test_an_action_on_a_held_row_does_not_begin(admin_client, racks, listed):
@@ -270,7 +297,7 @@ def test_nothing_is_deleted_while_a_row_of_it_is_held(admin_client, racks, liste
             return mine.resource, elsewhere(lambda: admin_client.post(where, sent, follow=True))
 
     resource, response = elsewhere(hold_and_post)
-    assert f"Nothing was saved. {resource} is held by" in text_of(response)
+    assert f"Nothing was changed. {resource} is held by" in text_of(response)
     assert len(sizes()) == 3
     assert not LogEntry.objects.exists()
 
