@@ -19,11 +19,11 @@ REIGNS = 10
 
 def store_cells(site: AdminSite, store: Store) -> dict[str, Any]:
     """One store as the template shows it."""
-    reigns = store.reigns
+    reigns, has_timelines = store.reigns, bool(links.url_if_there(site.name, links.TIMELINE))
     return {
         "alias": store.alias,
         "namespace": store.namespace,
-        "leases": [_lease(site, store, lease) for lease in store.leases],
+        "leases": [_lease(site, store, lease, has_timelines=has_timelines) for lease in store.leases],
         "count": len(store.leases),
         "is_truncated": store.is_truncated,
         "problems": store.problems,
@@ -45,16 +45,14 @@ def store_cells(site: AdminSite, store: Store) -> dict[str, Any]:
     }
 
 
-def _lease(site: AdminSite, store: Store, lease: Lease) -> dict[str, Any]:
+def _lease(site: AdminSite, store: Store, lease: Lease, *, has_timelines: bool) -> dict[str, Any]:
     live = lease.live
     return {
         **lease_cells(live),
         "waiters": "" if lease.waiters is None else cells.digits(lease.waiters),
         "stored": cells.digits(lease.stored.last_token) if lease.stored else "",
         "drift": _drift(lease.drift),
-        "timeline_url": links.timeline_url(site.name, store.namespace, live.resource)
-        if links.url_if_there(site.name, links.TIMELINE)
-        else "",
+        "timeline_url": links.timeline_url(site.name, store.namespace, live.resource) if has_timelines else "",
         "revoke_url": links.revoke_url(site.name, store.alias, live.resource),
     }
 

@@ -23,7 +23,7 @@ from fencing.admin.readonly import MAX_NUMBER
 from fencing.admin.rights import may_view, may_view_timelines
 from fencing.admin.timeline_picture import drawn
 from fencing.admin.timeline_rows import Row, Timeline, Wanted, read
-from fencing.admin.timeline_story import beaten_by, held
+from fencing.admin.timeline_story import beaten_by, held, overtaken
 from fencing.admin.writes import written
 from fencing.backends import get_backend
 from fencing.backends.base import LiveLease
@@ -163,7 +163,7 @@ def _cells_of(site: AdminSite, wanted: Wanted, timeline: Timeline, row: Row, ask
                 "outcome": cells.outcome(write.outcome),
                 "token": cells.digits(write.token),
                 "seen": cells.digits(write.seen),
-                "by": cells.digits(by.token) if (by := beaten_by(timeline.rows, row, write)) else "",
+                "by": overtaken(beaten_by(timeline.rows, row, write)),
                 "written": written(write),
                 "action": write.action,
                 "note": write.note,

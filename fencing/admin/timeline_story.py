@@ -75,6 +75,11 @@ def shape_of(write: FencedWrite) -> str:
     return SHAPES.get(write.outcome, "cross")
 
 
+def overtaken(by: Row | None) -> str:
+    """What is said of a write that ``by`` overtook; "" for any other."""
+    return "" if by is None else _("overtaken by %(token)s") % {"token": by.token}
+
+
 def told(write: FencedWrite, by: Row | None) -> str:
     """A write in one line of plain text."""
     kind = FencedWrite.Outcome(write.outcome)
@@ -82,5 +87,5 @@ def told(write: FencedWrite, by: Row | None) -> str:
     if write.seen is not None:
         parts.append(f"{_('last token seen')} {write.seen}")
     if by is not None:
-        parts.append(_("overtaken by %(token)s") % {"token": by.token})
+        parts.append(overtaken(by))
     return f"{', '.join(parts)}, {cells.moment(write.at)}"
