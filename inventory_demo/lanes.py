@@ -237,7 +237,12 @@ def _caption(story: Story, report: dict[str, Any]) -> tuple[str, str] | None:
             before, after = story.asked(report)["before"][0], report["after"][0]
             lost = story.loses(report)
             text = _("⚠ %(before)s → %(after)s, lost update") if lost else "✓ %(before)s → %(after)s"
-            return ("lost" if lost else "accepted"), text % {"before": before, "after": after}
+            said = ("✓ %(token)s: %(before)s → %(after)s" if story.fenced else text) % {
+                "token": report["token"],
+                "before": before,
+                "after": after,
+            }
+            return ("lost" if lost else "accepted"), said
         case "refused":
             text = _("✕ token %(token)s < %(seen)s → refused")
             return "refused", text % {"token": report["token"], "seen": report["seen"]}

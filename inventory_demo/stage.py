@@ -127,7 +127,9 @@ class Stage:
 
     def _start(self, letter: str) -> None:
         story = self.story
-        if story is None or actor(story, letter).state is not State.IDLE:
+        # A begins a telling, so that B can overtake it; B joins that of A, even if that has ended or was killed.
+        begins = letter == "A" and not is_active(story)
+        if story is None or begins or actor(story, letter).state is not State.IDLE:
             story = self._new_story()
         telling = story
 

@@ -168,7 +168,7 @@ def test_page_tells_who_was_refused_and_why(client: Client, stage: Stage) -> Non
     answer = client.get("/")
     page = texts(answer.content)
     assert "✕ token 33 < 34 → refused" in page
-    assert "✓ 10 → 5" in page
+    assert "✓ 34: 10 → 5" in page
     assert "lease · token 33" in page
     assert "0 rows: the row has seen 34, and 34 < 33 is false. Refused." in page
     assert "<mark>last_token &lt; 33</mark>" in answer.content.decode()
@@ -209,7 +209,7 @@ def test_lanes_show_leases_the_pause_and_a_belief_that_is_wrong() -> None:
     assert float(lease.x) + float(lease.width) == pytest.approx(float(belief.x), abs=0.2)
     assert float(pause.x) < float(belief.x) < float(pause.x) + float(pause.width)
     assert [(mark.kind, mark.caption) for mark in drawn.marks] == [
-        ("read", "read 10"), ("accepted", "✓ 10 → 5"), ("refused", "✕ token 33 < 34 → refused"),
+        ("read", "read 10"), ("accepted", "✓ 34: 10 → 5"), ("refused", "✕ token 33 < 34 → refused"),
     ]  # fmt: skip
     assert len(drawn.beams) == 1
 
