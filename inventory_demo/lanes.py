@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -84,7 +85,8 @@ class Scale:
     def __init__(self, began: float, end: float) -> None:
         self.began = began
         seconds = max(SHORTEST, (end - began) * 1.04)
-        self.step = next((step for step in STEPS if seconds / step <= MOST_TICKS), STEPS[-1])
+        hours = ceil(seconds / MOST_TICKS / STEPS[-1])
+        self.step = next((step for step in STEPS if seconds / step <= MOST_TICKS), hours * STEPS[-1])
         self.seconds = seconds
 
     def x(self, at: float) -> float:

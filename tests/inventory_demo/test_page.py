@@ -217,7 +217,7 @@ def test_lanes_show_leases_the_pause_and_a_belief_that_is_wrong() -> None:
 def test_lanes_keep_everything_inside_however_long_it_takes() -> None:
     for seconds in (0.5, 30, 4000, 10_000_000):
         drawn = picture(told(report("sent", "A", 0), report("granted", "A", 0.1, token=2**53 - 1)), 1000.0 + seconds)
-        assert 1 < len(drawn.ticks) < 12 or seconds > 40_000
+        assert 1 < len(drawn.ticks) < 12
         for bar in drawn.bars:
             assert 0 <= float(bar.x) <= float(bar.x) + float(bar.width) <= 420
 
