@@ -28,6 +28,8 @@ ICONS = {
     Outcome.UNFENCED: "⚠",
 }
 
+REFUSED = frozenset({Outcome.STALE, Outcome.STALE_READ, Outcome.MISSING, Outcome.LOST})
+
 
 def digits(value: int | None) -> str:
     """A number exactly as it is stored: no setting may group or round what people compare. "" for None."""
@@ -45,7 +47,8 @@ def outcome(value: str, count: int | None = None) -> SafeString:
     """An outcome as an icon and a word, after ``count`` if there is one."""
     kind = Outcome(value)
     word = kind.label if count is None else f"{count} {kind.label}"
-    return format_html('<span aria-hidden="true">{}</span> {}', ICONS[kind], word)
+    style = "fencing-refused" if kind in REFUSED else "fencing-outcome"
+    return format_html('<span class="{}"><span aria-hidden="true">{}</span> {}</span>', style, ICONS[kind], word)
 
 
 def link(url: str, text: str) -> SafeString:

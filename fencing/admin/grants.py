@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Count, Exists, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext_lazy as _
 
 from fencing import conf
@@ -32,11 +32,8 @@ HOLDER = cells.column("holder", _("holder"), str)
 @admin.display(description=_("task"), empty_value="-")
 def task(grant: Any) -> str:
     """The name of the Celery task that held the lease, leading to the other grants of it, and its id."""
-    if not grant.task_name:
-        return str(grant.task_id)
-    return format_html_join(
-        " ", "{}", ((part,) for part in (cells.link(grant.task_url, grant.task_name), grant.task_id))
-    )
+    name = cells.link(grant.task_url, grant.task_name) if grant.task_name else ""
+    return format_html_join("", "<div>{}</div>", ((part,) for part in (name, grant.task_id) if part))
 
 
 @admin.display(description=_("held for"), empty_value="-")
@@ -50,7 +47,8 @@ def held_for(grant: Any) -> str:
 @admin.display(description=_("writes"), empty_value="-")
 def writes(grant: Any) -> str:
     """How many writes of the grant had each outcome, as its page counted them."""
-    return format_html_join(", ", "{}", ((cells.outcome(kind, count),) for kind, count in grant.outcomes))
+    counts = format_html_join("", "<li>{}</li>", ((cells.outcome(kind, count),) for kind, count in grant.outcomes))
+    return format_html('<ul class="fencing-counts">{}</ul>', counts) if counts else ""
 
 
 def count_outcomes(grants: Sequence[Any]) -> None:
@@ -70,14 +68,14 @@ class TokenGrantAdminMixin(GrantPageMixin, HistoryListMixin):
     """Every lease that was granted: to whom, for how long, how it ended, and what was written under it."""
 
     list_display = (
-        cells.TOKEN, cells.resource, HOLDER, task, GRANTED, held_for, "ended", writes,
+        cells.TOKEN, writes, cells.resource, task, GRANTED, held_for, "ended", HOLDER,
     )  # fmt: skip
     list_filter = (GrantWindowFilter, GrantOutcomeFilter, EndedFilter, TaskFilter)
     time_column = "granted_at"
     linked = ("namespace", "token")
     exact_texts = ("resource", "task_id")
     exact_numbers = ("token",)
-    search_help_text = _(
+    search_note = _(
         "A whole name of a resource, a token, a whole id of a task, or an object that was written (“shop.stock 42”)."
     )
     detail = (

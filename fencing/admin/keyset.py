@@ -16,6 +16,7 @@ from django.core.signing import BadSignature, Signer
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils.formats import number_format
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 CURSOR = "cursor"
@@ -119,6 +120,11 @@ class KeysetChangeList(ChangeList):
 
     model_admin: Any
     cursor: Cursor | None = None
+
+    def __init__(self, *args: Any) -> None:
+        """Nobody selects anything here, so the title does not say so."""
+        super().__init__(*args)
+        self.title = capfirst(self.opts.verbose_name_plural)
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """The filtered rows; the cursor is taken out of the parameters, each of which would be a filter."""

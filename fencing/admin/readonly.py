@@ -86,12 +86,16 @@ class HistoryAdminMixin(ReadOnlyAdminMixin):
         exact_texts: the columns that a search compares with the whole input; each should lead an index, apart from
             ``namespace``.
         exact_numbers: the same for an input that is a number.
+        search_note: what a search finds. Not ``search_help_text``: Django's field with it counts as one without a label.
         reads: what its pages read; their databases are asked for no longer than ``ADMIN_TIMEOUT``.
     """
 
     exact_texts: ClassVar[tuple[str, ...]] = ()
     exact_numbers: ClassVar[tuple[str, ...]] = ()
+    search_note: ClassVar[Any] = ""
     reads: ClassVar[tuple[type[Model], ...]] = (TokenGrant, FencedWrite, FencedResource)
+
+    change_list_template = "admin/fencing/exact_list.html"
 
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
         """The names of what is searched; a list without any shows no search box."""

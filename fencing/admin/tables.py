@@ -25,7 +25,7 @@ class FencedResourceAdmin(HistoryAdmin):
     list_display = ("name", cells.LAST_TOKEN, "holder", BEGINS, "namespace")
     ordering = ("namespace", "name")
     exact_texts = ("name",)
-    search_help_text = _("The whole name of a resource.")
+    search_note = _("The whole name of a resource.")
     detail = ("namespace", "name", cells.LAST_TOKEN, "holder", BEGINS)
 
     def get_urls(self) -> list[Any]:
@@ -43,7 +43,7 @@ class OperationAdmin(HistoryAdmin):
     list_display = ("key", "resource", "task", cells.TOKEN, APPLIED, "namespace")
     ordering = ("-id",)
     exact_texts = ("resource",)
-    search_help_text = _("The whole name of a resource.")
+    search_note = _("The whole name of a resource.")
     detail = ("namespace", "resource", "task", "key", "digest", cells.TOKEN, "result", APPLIED)
 
 

@@ -66,7 +66,7 @@ class FencedWriteAdminMixin(HistoryListMixin):
     linked = ("namespace", "grant_token")
     exact_texts = ("resource",)
     exact_numbers = ("grant_token",)
-    search_help_text = _(
+    search_note = _(
         "A whole name of a resource, a token, or an object: its key, or its model and key (“shop.stock 42”)."
     )
     detail = (
