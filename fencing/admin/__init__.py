@@ -9,7 +9,16 @@ from fencing.admin.fencedinlines import FencedInlineMixin, FencedStackedInline, 
 from fencing.admin.grants import TokenGrantAdmin, TokenGrantAdminMixin
 from fencing.admin.live import HeldLeaseAdmin
 from fencing.admin.readonly import ReadOnlyAdmin, ReadOnlyAdminMixin
-from fencing.admin.tables import FencedResourceAdmin, OperationAdmin, ReignAdmin, TokenRangeAdmin
+from fencing.admin.tables import (
+    FencedResourceAdmin,
+    FencedResourceAdminMixin,
+    OperationAdmin,
+    OperationAdminMixin,
+    ReignAdmin,
+    ReignAdminMixin,
+    TokenRangeAdmin,
+    TokenRangeAdminMixin,
+)
 from fencing.admin.writes import FencedWriteAdmin, FencedWriteAdminMixin
 from fencing.models import FencedResource, FencedWrite, HeldLease, Operation, Reign, TokenGrant, TokenRange
 
@@ -17,12 +26,16 @@ __all__ = [
     "FencedAdminMixin",
     "FencedInlineMixin",
     "FencedModelAdmin",
+    "FencedResourceAdminMixin",
     "FencedStackedInline",
     "FencedTabularInline",
     "FencedWriteAdminMixin",
+    "OperationAdminMixin",
     "ReadOnlyAdmin",
     "ReadOnlyAdminMixin",
+    "ReignAdminMixin",
     "TokenGrantAdminMixin",
+    "TokenRangeAdminMixin",
     "without_leases",
 ]
 

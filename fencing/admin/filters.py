@@ -78,7 +78,7 @@ class OutcomeFilter(ChoiceFilter):
 class GrantOutcomeFilter(ChoiceFilter):
     """What became of any write under a grant. Where another database has the writes, there is no such choice."""
 
-    title = _("a write was")
+    title = _("outcome of a write")
     parameter_name = "outcome"
     fixed = [("refused", _("refused (all)")), *REFUSALS]
 

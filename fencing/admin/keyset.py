@@ -124,7 +124,7 @@ class KeysetChangeList(ChangeList):
     def __init__(self, *args: Any) -> None:
         """Nobody selects anything here, so the title does not say so."""
         super().__init__(*args)
-        self.title = capfirst(self.opts.verbose_name_plural)
+        self.title = capfirst(str(self.opts.verbose_name_plural))
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
         """The filtered rows; the cursor is taken out of the parameters, each of which would be a filter."""

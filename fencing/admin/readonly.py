@@ -134,10 +134,6 @@ class HistoryAdminMixin(ReadOnlyAdminMixin):
         return super().changeform_view(request, *args, **kwargs)
 
 
-class HistoryAdmin(HistoryAdminMixin, BaseAdmin):
-    """The same for the plain admin."""
-
-
 def number_in(term: str) -> int | None:
     """``term`` as a number that a column can hold, or None."""
     return int(term) if term.isdecimal() and len(term) < 20 and int(term) <= MAX_NUMBER else None

@@ -9,7 +9,7 @@ from django.urls import path
 from django.utils.translation import gettext_lazy as _
 
 from fencing.admin import cells, links
-from fencing.admin.readonly import HistoryAdmin
+from fencing.admin.readonly import BaseAdmin, HistoryAdminMixin
 from fencing.admin.timeline import timeline_view
 
 APPLIED = cells.column("applied_at", _("applied"), cells.moment)
@@ -19,7 +19,7 @@ FIRST = cells.column("first_token", _("first token"), cells.digits)
 BEGINS = cells.column("begins", _("transactions begun"), cells.digits)
 
 
-class FencedResourceAdmin(HistoryAdmin):
+class FencedResourceAdminMixin(HistoryAdminMixin):
     """The highest token that each resource has seen."""
 
     list_display = ("name", cells.LAST_TOKEN, "holder", BEGINS, "namespace")
@@ -37,7 +37,7 @@ class FencedResourceAdmin(HistoryAdmin):
         return [path("timeline/", self.admin_site.admin_view(timeline), name=links.TIMELINE), *super().get_urls()]
 
 
-class OperationAdmin(HistoryAdmin):
+class OperationAdminMixin(HistoryAdminMixin):
     """Operations that took effect, with their results."""
 
     list_display = ("key", "resource", "task", cells.TOKEN, APPLIED, "namespace")
@@ -47,7 +47,7 @@ class OperationAdmin(HistoryAdmin):
     detail = ("namespace", "resource", "task", "key", "digest", cells.TOKEN, "result", APPLIED)
 
 
-class ReignAdmin(HistoryAdmin):
+class ReignAdminMixin(HistoryAdminMixin):
     """The log of reigns: a second one of a partition tells that its store forgot, moved or was replaced."""
 
     list_display = (FIRST, "namespace", "partition", "server", "reign", OPENED)
@@ -55,9 +55,25 @@ class ReignAdmin(HistoryAdmin):
     detail = ("namespace", "partition", FIRST, "server", "reign", OPENED)
 
 
-class TokenRangeAdmin(HistoryAdmin):
+class TokenRangeAdminMixin(HistoryAdminMixin):
     """How far the numbers of each namespace are reserved."""
 
     list_display = ("namespace", CEILING, "partitions", "space")
     ordering = ("namespace",)
     detail = ("namespace", CEILING, "partitions", "space")
+
+
+class FencedResourceAdmin(FencedResourceAdminMixin, BaseAdmin):
+    """The same for the plain admin."""
+
+
+class OperationAdmin(OperationAdminMixin, BaseAdmin):
+    """The same for the plain admin."""
+
+
+class ReignAdmin(ReignAdminMixin, BaseAdmin):
+    """The same for the plain admin."""
+
+
+class TokenRangeAdmin(TokenRangeAdminMixin, BaseAdmin):
+    """The same for the plain admin."""
