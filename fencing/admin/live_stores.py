@@ -54,7 +54,7 @@ class Store:
     """One lease backend. What could not be asked is missing, and ``problems`` say why."""
 
     alias: str
-    namespace: str
+    namespace: str = ""
     leases: list[Lease] = field(default_factory=list)
     is_truncated: bool = False
     counters: list[Counter] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Store:
 def stores(resource: str = "") -> Iterator[Store]:
     """Every lease backend, with all leases or that of one resource."""
     for alias in conf.backend_aliases():
-        store = Store(alias=alias, namespace=conf.backend_config(alias).namespace)
+        store = Store(alias=alias)
         _tried(store, _ask_store, resource)
         _tried(store, _ask_databases)
         yield store
@@ -87,6 +87,7 @@ def _tried(store: Store, ask: Callable[..., None], *args: object) -> None:
 
 
 def _ask_store(store: Store, resource: str) -> None:
+    store.namespace = conf.backend_config(store.alias).namespace
     backend = get_backend(store.alias)
     place = place_of(backend, resource)
     found = _one(backend, place) if resource else _all(backend, place.space)

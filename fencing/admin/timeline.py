@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
+from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, router
@@ -69,31 +70,39 @@ def timeline_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
         "app_name": HeldLease._meta.app_config.verbose_name,
         "form": form,
     }
+    request.current_app = site.name
     if form.is_valid() and form.cleaned_data["resource"]:
-        aliases = conf.backend_aliases()
-        namespace = form.cleaned_data["namespace"] or (conf.backend_config(aliases[0]).namespace if aliases else "")
-        alias = next((one for one in aliases if conf.backend_config(one).namespace == namespace), "")
+        alias, namespace = _backend_of(form.cleaned_data["namespace"])
         store = _ask_store(request, alias, form.cleaned_data["resource"])
-        wanted = replace(_wanted(alias, form.cleaned_data), namespace=namespace, partition=store.partition)
+        wanted = _wanted(store, namespace, form.cleaned_data)
         try:
             with time_limit(*{wanted.database, *wanted.written}):
                 timeline = read(wanted, store.live)
         except DatabaseError as error:
-            if not is_cancelled(error):
-                raise
-            return too_slow(request, site)
-        context |= _shown(site, request, wanted, timeline, store)
-    request.current_app = site.name
+            if is_cancelled(error):
+                return too_slow(request, site)
+            messages.error(request, _("The history cannot be read: %(error)s") % {"error": error})
+        else:
+            context |= _shown(site, request, wanted, timeline, store)
     return TemplateResponse(request, "admin/fencing/timeline.html", context)
 
 
-def _wanted(alias: str, asked: dict[str, Any]) -> Wanted:
-    """What is asked for, in the databases of this lease backend; "" stands for the default one's."""
+def _backend_of(namespace: str) -> tuple[str, str]:
+    """The lease backend with this namespace, "" where none has it; without a namespace the first backend, with its own."""
+    namespaces = {conf.backend_config(alias).namespace: alias for alias in reversed(conf.backend_aliases())}
+    namespace = namespace or next(reversed(namespaces), "")
+    return namespaces.get(namespace, ""), namespace
+
+
+def _wanted(store: Store, namespace: str, asked: dict[str, Any]) -> Wanted:
+    """What is asked for, in the databases of the lease backend; without one in those of the tables themselves."""
+    alias = store.alias
     return Wanted(
-        namespace="",
+        namespace=namespace,
         resource=asked["resource"],
         database=conf.backend_config(alias).database if alias else router.db_for_read(TokenGrant),
         written=tuple(databases_of(alias)) if alias else (router.db_for_read(FencedWrite),),
+        partition=store.partition,
         token=asked["token"],
         before=asked["before"],
         after=asked["after"],
@@ -135,7 +144,7 @@ def _shown(site: AdminSite, request: HttpRequest, wanted: Wanted, timeline: Time
         "picture": drawn(timeline, asked=store.asked, marked=wanted.token),
         "rows": [_cells_of(site, wanted, timeline, row, store.asked) for row in rows],
         "newer_url": newer,
-        "newest_url": links.timeline_url(*here) if newer else "",
+        "newest_url": "" if wanted.is_newest else links.timeline_url(*here),
         "older_url": older,
     }  # fmt: skip
 

@@ -22,6 +22,7 @@ from django.utils import timezone
 from fencing import StaleWriteError, lease, unfenced
 from fencing.admin.links import timeline_url
 from fencing.admin.tables import FencedResourceAdmin
+from fencing.admin.timeline_chart import Scale
 from fencing.admin.timeline_rows import Wanted, read
 from fencing.conf import backend_config
 from fencing.models import FencedResource, FencedWrite, Reign, TokenGrant
@@ -287,6 +288,51 @@ def test_an_unknown_resource_is_told_kindly(admin_client):
     page = shown(admin_client, resource="stock:nobody")
     assert "No grant and no write of this resource is on record here" in page
     assert "nobody has written it under a lease" in page
+
+
+def test_a_page_without_grants_leads_back_to_the_newest(admin_client):
+    grant(5)
+    page = shown(admin_client, before=5)
+    assert "No grant of this resource has such a token." in page
+    back = re.findall(r'href="([^"]+)">Newest<', page)
+    assert tokens(admin_client.get(unescape(back[0])).content.decode()) == [5]
+
+
+def test_a_database_that_lacks_the_tables_is_told(admin_client, monkeypatch):
+    def fail(*_args: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM fencing_nothing")
+
+    monkeypatch.setattr("fencing.admin.timeline.read", fail)
+    page = shown(admin_client)
+    assert "The history cannot be read" in page and "fencing_nothing" in page
+
+
+def test_without_a_namespace_it_is_that_of_the_first_backend(admin_client):
+    with lease("timeline-first") as held:
+        page = admin_client.get(timeline_url("admin", "", "timeline-first")).content.decode()
+        assert tokens(page) == [held.token]
+
+
+def test_the_axis_takes_times_without_a_zone():
+    begin = datetime(2026, 1, 15, 12)  # noqa: DTZ001  (as with USE_TZ = False)
+    ticks = Scale.over([begin, begin + timedelta(hours=6)]).ticks()
+    assert [(tick.time, tick.date) for tick in ticks][:2] == [("12:00", "2026-01-15"), ("13:00", "")]
+
+
+@pytest.mark.parametrize(
+    ("begin", "hours", "times"),
+    [
+        (datetime(2026, 3, 28, 23, tzinfo=UTC), 5, ["01:00", "03:00", "04:00"]),
+        (datetime(2026, 3, 28, tzinfo=UTC), 60, None),
+    ],
+)
+def test_the_axis_follows_the_clocks_when_they_are_changed(settings, begin, hours, times):
+    settings.TIME_ZONE = "Europe/Berlin"
+    ticks = Scale.over([begin, begin + timedelta(hours=hours)]).ticks()
+    gaps = {round(second.x - first.x) for first, second in pairwise(ticks)}
+    assert max(gaps) - min(gaps) <= 1, "an hour is an hour"
+    assert times is None or [tick.time for tick in ticks][1:4] == times
 
 
 def own_namespace() -> str:
