@@ -149,10 +149,11 @@ class KeysetChangeList(ChangeList):
         """Read one row more than the page shows, and count only where there is a second page, and only once."""
         page = read_page(self.queryset, self.model_admin.time_column, self.cursor, self.list_per_page)
         # Who searches wants to see what was found; how often that is in ten million rows, nobody waits for.
-        self.cap = self.list_per_page if self.query else MAX_COUNTED
+        counts = not self.query and all(getattr(spec, "counts", True) for spec in self.filter_specs)
+        self.cap = MAX_COUNTED if counts else self.list_per_page
         if self.cursor is not None:
             self.result_count = self.cursor.counted
-        elif page.has_older and not self.query:
+        elif page.has_older and counts:
             self.result_count = count_up_to_cap(self.queryset, self.model_admin.time_column)
         else:
             self.result_count = len(page.rows) + page.has_older

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from fencing.models import FencedWrite, TokenGrant
 from inventory_demo.tasks import apply_delta
-from tests.admin.rows import grant, list_url, page_of, write
+from tests.admin.rows import grant, grants, list_url, page_of, write, writes
 
 pytestmark = pytest.mark.django_db(databases=["default", "lite"])
 
@@ -149,6 +149,15 @@ def test_grants_are_found_by_what_became_of_their_writes(admin_client: Any, outc
     write(5, "stale", namespace="other")
     html = admin_client.get(list_url(TokenGrant, outcome=outcome)).content.decode()
     assert set(re.findall(r"holder-(\d)", html)) == expected
+
+
+def test_grants_by_the_outcome_of_a_write_are_not_counted(admin_client: Any) -> None:
+    numbers = range(1, 103)
+    grants(TokenGrant(namespace="default", token=n, resource="r", granted_at=NOW) for n in numbers)
+    writes(numbers, outcome="stale")
+    page = page_of(admin_client, list_url(TokenGrant, outcome="refused"))
+    assert "100+ grants in the last 24 hours" in page
+    assert "102 grants in the last 24 hours" in page_of(admin_client, list_url(TokenGrant))
 
 
 class GrantsElsewhere:
