@@ -38,7 +38,11 @@ def report(pages: Sequence[admin_pages.Page], figures: Sequence[Row], rows: int,
     """Print what was found, and the slowest statement of each page that is too slow."""
     for page in pages:
         if not page.met:
-            print(f"{page.name} is too slow. The longest of its statements: {page.slowest}", file=sys.stderr)
+            print(
+                f"{page.name} took {page.ms:.0f} ms, of which {page.database_ms:.0f} ms for its statements. The longest of "
+                f"them: {page.slowest}",
+                file=sys.stderr,
+            )
     if as_json:
         found = {page.name: {"ms": round(page.ms, 1), "queries": page.queries, "met": page.met} for page in pages}
         others = [{"name": r.name, "ratio": round(r.ratio, 4), "goal": r.goal, "met": r.met} for r in figures]

@@ -12,6 +12,8 @@ from typing import Any
 
 # At most so many milliseconds.
 GOAL = 150.0
+# Characters of a statement.
+SHOWN = 1000
 OLDER = re.compile(r'<a href="([^"]*)" rel="next"')
 
 
@@ -23,12 +25,14 @@ class Page:
         name: which page.
         ms: the median of its times.
         queries: statements that it sent, those of the session and the user among them.
+        database_ms: what they took together, once.
         slowest: the one that took longest, with its seconds.
     """
 
     name: str
     ms: float
     queries: int
+    database_ms: float
     slowest: str
 
     @property
@@ -62,7 +66,11 @@ def ask(client: Any, name: str, url: str, *, times: int) -> Page:
         get(client, name, url)
         taken.append((time.perf_counter() - begun) * 1000)
     slowest = max(statements, key=lambda query: float(query["time"]))
-    return Page(name=name, ms=median(taken), queries=len(statements), slowest=f"{slowest['time']} s: {slowest['sql']}")
+    return Page(
+        name=name, ms=median(taken), queries=len(statements),
+        database_ms=sum(float(query["time"]) for query in statements) * 1000,
+        slowest=f"{slowest['time']} s: {slowest['sql'][:SHOWN]}",
+    )  # fmt: skip
 
 
 def get(client: Any, name: str, url: str) -> str:

@@ -1,4 +1,4 @@
-"""The benchmark of tasks runs, at a size that measures nothing, and says what it found."""
+"""The benchmarks of tasks and of the admin run, at a size that measures nothing, and say what they found."""
 
 from __future__ import annotations
 
@@ -34,6 +34,24 @@ def test_tasks_are_measured_in_real_workers() -> None:
     assert [row["goal"] for row in rows] == [1.0, 1.05, 1.2, None, 1.2, 0.8]
     assert all(row["ratio"] > 0 for row in rows)
     assert rows[0]["ratio"] == 1.0
+
+
+@pytest.mark.slow
+def test_every_page_of_the_admin_is_asked_for() -> None:
+    """With few rows, on which no goal says anything; what the pages send is bounded all the same."""
+    command = [sys.executable, "-m", "benchmarks.admin", "--rows", "3000", "--json", "--report"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("FENCING_", "DJANGO_"))}
+    done = subprocess.run(command, cwd=CHECKOUT, env=environment, check=True, stdout=subprocess.PIPE, timeout=300)
+    found = json.loads(done.stdout)
+    pages = found["pages"]
+    assert found["rows"] == 3000 and found["goal_ms"] == 150.0
+    asked = {"list", "filter_refused", "filter_ended", "search_resource", "search_token", "search_task", "detail"}
+    assert asked | {"timeline", "live", "writes_list", "writes_refused", "list_older"} <= set(pages)
+    assert all(page["ms"] > 0 for page in pages.values())
+    lists = [page["queries"] for name, page in pages.items() if name.startswith(("list", "filter", "search", "writes"))]
+    # Two of them are the session's and the user's.
+    assert max(lists) <= 2 + 8
+    assert [row["goal"] for row in found["figures"]] == [1.2, 1.2, 100_000.0, None, None]
 
 
 def test_goal_is_met_within_its_bound_and_by_a_figure_that_has_none() -> None:
