@@ -28,12 +28,13 @@ SELECT %(namespace)s, n, {RESOURCE.format(n="n")}, md5(n::text), md5('task' || n
     'inventory.tasks.' || (ARRAY['apply_delta', 'recount', 'ship', 'restock'])[mod(n, 4) + 1], 30,
     {GRANTED.format(n="n")},
     CASE WHEN n <= %(rows)s - {OPEN} THEN {GRANTED.format(n="n")} + interval '1 second' * mod(n, 97) / 10 END,
-    CASE WHEN n > %(rows)s - {OPEN} THEN '' WHEN mod(n, 1000) = 0 THEN 'revoked' WHEN mod(n, 100) = 1 THEN 'lost'
-        WHEN mod(n, 100) = 2 THEN 'expired' ELSE 'released' END
+    CASE WHEN n > %(rows)s - {OPEN} THEN '' WHEN mod(n, 1009) = 0 THEN 'revoked' WHEN mod(n, 103) = 1 THEN 'lost'
+        WHEN mod(n, 103) = 2 THEN 'expired' ELSE 'released' END
 FROM generate_series(1, %(rows)s) AS n
 """
 
-# Every tenth grant has its own write and the one of the grant before it; one write in a hundred is refused.
+# Some grants have two writes, some none; one write in a hundred is refused, of every resource and task alike: primes
+# keep what is counted by them independent of the rest.
 WRITES = f"""
 INSERT INTO fencing_fencedwrite
     (namespace, token, grant_token, resource, model, object_pk, action, outcome, seen, operation, note, at)
@@ -43,8 +44,8 @@ SELECT %(namespace)s, of_grant, of_grant, {RESOURCE.format(n="of_grant")}, 'inve
     {GRANTED.format(n="n")} + interval '1 second' * mod(n, 89) / 10
 FROM generate_series(1, %(rows)s) AS n
 CROSS JOIN LATERAL (SELECT CASE WHEN mod(n, 10) = 1 AND n > 1 THEN n - 1 ELSE n END AS of_grant) AS grants
-CROSS JOIN LATERAL (SELECT CASE WHEN mod(n, 100) <> 50 THEN 'accepted'
-    ELSE (ARRAY['stale', 'stale', 'stale', 'stale-read', 'duplicate', 'lost'])[mod(n / 100, 6) + 1] END AS outcome) AS judged
+CROSS JOIN LATERAL (SELECT CASE WHEN mod(n, 101) <> 50 THEN 'accepted'
+    ELSE (ARRAY['stale', 'stale', 'stale', 'stale-read', 'duplicate', 'lost'])[mod(n / 101, 6) + 1] END AS outcome) AS judged
 """
 
 FENCED = """
