@@ -162,6 +162,7 @@ class FencedFormSet(BaseFormSet):
 
     def clean(self) -> None:
         """Django's; a refused formset is invalid, and shows at each row that has moved what it holds now."""
+        self._fence_show_gone()
         edit = self.fence_edit
         if edit is not None and edit.refusal is not None:
             for form in self.fence_touched():
@@ -171,6 +172,14 @@ class FencedFormSet(BaseFormSet):
             if (refusal := edit.to_tell()) is not None:
                 raise ValidationError(text_for_form(refusal, gone=edit.gone))
         super().clean()
+
+    def _fence_show_gone(self) -> None:
+        """Keep what was typed for rows that are no longer there; Django pairs its forms with the rows that are left."""
+        gone = [form for form in self.initial_forms if form.instance._state.adding]
+        for form in gone:
+            form.add_error(None, _("This row was deleted meanwhile."))
+        if gone:
+            self._queryset = [form.instance for form in self.initial_forms]
 
     def _fence_signed(self) -> str:
         rows = [form for form in self.initial_forms if not form.instance._state.adding]

@@ -147,13 +147,12 @@ def change_list(options: Any, view: View, request: HttpRequest, extra_context: A
     try:
         with edit.leases:
             edit.hold(_of_list(options, request, edit))
-            return view(request, extra_context)
+            return _keep_rows_at_their_forms(options, request, view(request, extra_context))
     except Exception as error:
         if not is_refusal(error):
             raise
         edit.refusal = error
-    response: Any = view(request, extra_context)
-    _keep_rows_at_their_forms(options, request, response)
+    response = _keep_rows_at_their_forms(options, request, view(request, extra_context))
     _tell_if_nothing_did(request, edit)
     return response
 
@@ -166,15 +165,16 @@ def _of_list(options: Any, request: HttpRequest, edit: Edit) -> Resources:
     return found
 
 
-def _keep_rows_at_their_forms(options: Any, request: HttpRequest, response: Any) -> None:
-    """Show the rows in the order of their forms: the rows may have moved on to other places, or to other pages."""
+def _keep_rows_at_their_forms(options: Any, request: HttpRequest, response: Any) -> Any:
+    """A list that comes back, its rows in the order of their forms: they may be elsewhere by now, or gone."""
     found: Any = (getattr(response, "context_data", None) or {}).get("cl")
     formset = getattr(found, "formset", None)
     if formset is None or not formset.is_bound:
-        return
+        return response
     keys = [form.instance.pk for form in formset.forms]
     present = {row.pk: row for row in options.get_queryset(request).filter(pk__in=[key for key in keys if key])}
     found.result_list = [present.get(form.instance.pk, form.instance) for form in formset.forms]
+    return response
 
 
 def delete(options: Any, view: View, request: HttpRequest, object_id: str, extra_context: Any) -> Any:

@@ -28,7 +28,7 @@ from fencing.models import FencedWrite, TokenGrant
 from fencing.revocation import revoke
 from fencing.scope import held_leases, holder_info
 from fencing.tokens import place_of
-from tests.admin.fenced_sites import RackAdmin
+from tests.admin.fenced_sites import RackAdmin, ShopElsewhere
 from tests.admin.pages import form_of, text_of
 from tests.concurrency import threads
 from tests.shop.models import Bin, BinProxy, ExpressBin, Parcel, Press, Rack, Warehouse
@@ -556,11 +556,16 @@ def test_what_a_row_holds_now_is_shown_as_its_inputs_show_it(admin_client, rack,
     assert "Now: &lt;b&gt;&lt;b&gt;" in response.content.decode()
 
 
-@pytest.mark.django_db(databases=["default", "lite"])
-def test_rows_on_another_database(admin_client, settings):
-    settings.DATABASE_ROUTERS = ["tests.admin.fenced_sites.ShopOnLite"]
+MARIA = pytest.mark.django_db(databases=["default", "maria"], transaction=True)
+LITE = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
+
+
+@pytest.mark.parametrize("alias", [pytest.param("lite", marks=LITE), pytest.param("maria", marks=MARIA)])
+def test_rows_on_another_database(admin_client, settings, monkeypatch, alias):
+    monkeypatch.setattr(ShopElsewhere, "alias", alias)
+    settings.DATABASE_ROUTERS = ["tests.admin.fenced_sites.ShopElsewhere"]
     rack = Rack.objects.create(code="a", size=10)
-    assert rack._state.db == "lite"
+    assert rack._state.db == alias
     change = url("rack_change", rack.pk)
     form = form_of(admin_client.get(change))
     write(rack, size=7)

@@ -171,13 +171,18 @@ def test_a_row_that_was_not_on_the_page_cannot_be_slipped_in(admin_client, racks
     assert sizes()["d"] == 1
 
 
-def test_a_row_that_is_gone_refuses_the_list(admin_client, racks, listed):
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_row_that_is_gone_refuses_the_list(admin_client, racks, listed, place):
     form = form_of(admin_client.get(listed))
-    with lease(racks[2]):
-        racks[2].delete()
-    response = admin_client.post(listed, save(form, **{"form-0-size": "31", "form-2-size": "12"}))
-    assert "Please correct the error" in text_of(response)
-    assert sizes() == {"a": 30, "b": 20}
+    with lease(racks[place]):
+        racks[place].delete()
+    response = admin_client.post(listed, save(form, **{"form-0-size": "31", "form-1-size": "21", "form-2-size": "12"}))
+    assert "This row was deleted meanwhile" in text_of(response)
+    again = form_of(response)
+    assert [again[f"form-{row}-size"] for row in range(3)] == ["31", "21", "12"]
+    shown = [row.code for row in response.context_data["cl"].result_list]
+    assert shown == ["" if row == place else code for row, code in enumerate("abc")]
+    assert sorted(sizes().values()) == sorted({30, 20, 10} - {racks[place].size})
 
 
 def test_more_rows_than_leases(admin_client, listed):
@@ -444,3 +449,29 @@ def test_a_row_that_nobody_touched_is_known_by_what_was_shown(admin_client, rack
     assert sizes()["a"] == 31
     after = dict(Rack.objects.values_list("code", "last_token"))
     assert {code for code in after if after[code] != before[code]} == {"a"}
+
+
+def test_an_inline_row_that_is_gone_refuses_the_page(admin_client, racks, slots, change):
+    form = form_of(admin_client.get(change))
+    with lease(slots[1]):
+        slots[1].delete()
+    response = admin_client.post(change, {**form, "size": "31", "slot_set-0-quantity": "4", "slot_set-1-quantity": "5"})
+    assert "This row was deleted meanwhile" in text_of(response)
+    again = form_of(response)
+    assert (again["slot_set-0-quantity"], again["slot_set-1-quantity"]) == ("4", "5")
+    assert (sizes()["a"], Slot.objects.get().quantity) == (30, 1)
+    assert admin_client.post(change, {**again, "slot_set-1-DELETE": "on"}).status_code == 302
+    assert (sizes()["a"], Slot.objects.get().quantity) == (31, 4)
+
+
+def test_an_inline_row_that_goes_while_it_is_saved_refuses_the_page(admin_client, racks, slots, change, monkeypatch):
+    def late(self: Any, *args: Any, **kwargs: Any) -> None:
+        Slot.objects.filter(pk=self.pk).delete()
+        original(self, *args, **kwargs)
+
+    form = form_of(admin_client.get(change))
+    original = Slot.save
+    monkeypatch.setattr(Slot, "save", late)
+    response = admin_client.post(change, {**form, "size": "31", "slot_set-1-quantity": "5"})
+    assert f"shop.slot {slots[1].pk} was deleted meanwhile" in text_of(response)
+    assert (sizes()["a"], Slot.objects.count()) == (30, 2)
