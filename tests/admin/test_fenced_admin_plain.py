@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
+from django.contrib.admin.sites import all_sites
 from django.core.checks import run_checks
 from django.db import connection
 from django.test import Client
@@ -185,12 +187,19 @@ def test_a_refusal_opens_no_door(client, rack, right):
     assert unchanged(rack)
 
 
+@pytest.fixture
+def site() -> Iterator[admin.AdminSite]:
+    """A site that the checks look at for this test only."""
+    made = admin.AdminSite("checked")
+    yield made
+    all_sites.discard(made)
+
+
 def found_at(site: admin.AdminSite) -> list[str]:
     return [str(one.msg) for one in check_admins() if one.obj in site._registry.values()]
 
 
-def test_the_check_names_plain_admins_and_plain_inlines():
-    site = admin.AdminSite("checked")
+def test_the_check_names_plain_admins_and_plain_inlines(site):
     site.register(Rack, PlainRackAdmin)
     site.register(Bin, FencedModelAdmin)
     site.register(Parcel, ReadOnlyAdmin)
@@ -201,7 +210,6 @@ def test_the_check_names_plain_admins_and_plain_inlines():
     assert "shop.Slot is fenced, but PlainSlotInline" in second
 
 
-def test_the_check_runs_with_the_others():
-    site = admin.AdminSite("checked too")
+def test_the_check_runs_with_the_others(site):
     site.register(Rack)
     assert any(one.id == "fencing.W006" and one.obj is site.get_model_admin(Rack) for one in run_checks(tags=["admin"]))
