@@ -64,6 +64,11 @@ def django_db_modify_db_settings(
         yield
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browsers last: from the first on, Playwright keeps an event loop in the thread, which Django would refuse."""
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
+
+
 def pytest_report_header() -> str:
     """Name the versions under test."""
     return f"servers: {_database_version()}, {_store_version()}; Django {django.get_version()}"
