@@ -113,7 +113,7 @@ MUTANTS = (
         file="inventory_demo/management/commands/serve.py",
         old="if not settings.DEBUG:",
         new="if False:",
-        tests=(f"{PAGE}test_page_is_there_for_a_developers_machine_only",),
+        tests=(f"{PAGE}test_server_of_the_page_is_for_a_developers_machine_only",),
     ),
     Mutant(
         name="a step that makes no sense now is refused",

@@ -20,6 +20,7 @@ from inventory_demo import processes
 from inventory_demo.actors import State, actor
 from inventory_demo.lanes import picture
 from inventory_demo.lease_store import namespace
+from inventory_demo.management.commands import serve
 from inventory_demo.stage import Stage
 from inventory_demo.stage import stage as the_stage
 from inventory_demo.statement import statement
@@ -85,6 +86,12 @@ def test_page_is_there_for_a_developers_machine_only(client: Client, settings: A
     settings.DEBUG = False
     for answer in (client.get("/"), client.get("/state/"), client.post("/", {"step": "run"})):
         assert answer.status_code == 404
+
+
+def test_server_of_the_page_is_for_a_developers_machine_only(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.DEBUG = False
+    # It would serve for ever.
+    monkeypatch.setattr(serve, "first_free_port", lambda start: pytest.fail("it serves"))
     with pytest.raises(CommandError, match="DEBUG = True"):
         call_command("serve")
 
