@@ -11,7 +11,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.signing import BadSignature, Signer
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
@@ -137,7 +137,8 @@ class KeysetChangeList(ChangeList):
                 messages.warning(
                     request, _("That address of a page is not valid (any more). These are the newest rows.")
                 )
-        if any("\0" in value for value in self.params.values()):
+        # Of the search Django's form says so.
+        if any("\0" in value for name, value in self.params.items() if name != SEARCH_VAR):
             raise IncorrectLookupParameters("no text in a database holds a NUL")
         return super().get_queryset(request, exclude_parameters)
 

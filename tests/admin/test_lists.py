@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.urls import reverse
 from django.utils import timezone
 
@@ -273,11 +274,38 @@ def test_a_refused_write_is_there_after_the_rollback(admin_client):
 
 
 def test_nothing_is_inline(admin_client, one_row_each):
-    urls = [list_url(TokenGrant), reverse("admin:fencing_tokengrant_change", args=[TokenGrant.objects.get().pk])]
+    rows = (TokenGrant.objects.get(), FencedWrite.objects.get())
+    urls = [list_url(model, q="5") for model in TABLES] + [
+        reverse(f"admin:fencing_{row._meta.model_name}_change", args=[row.pk]) for row in rows
+    ]
     for url in urls:
         page = admin_client.get(url).content.decode()
         assert not re.search(r"<script(?![^>]*\bsrc=)", page)
         assert not re.search(r"<style|\sstyle=|\son\w+=", page)
+
+
+@pytest.mark.parametrize(
+    "query", [{"q": "\x00"}, {"q": "x" * 5000}, {"_popup": "1"}, {"e": "1"}, {"all": "x"}, {"o": "9.-9"}, {"p": "x"}]
+)
+@pytest.mark.parametrize("model", [TokenGrant, FencedWrite])
+def test_odd_addresses_are_answered(admin_client, one_row_each, model, query):
+    assert admin_client.get(list_url(model), query).status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("slow", [False, True])
+def test_pages_inside_a_transaction_of_the_whole_request(admin_client, one_row_each, settings, monkeypatch, slow):
+    def sleep(*args: Any) -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(60)")
+
+    if slow:
+        settings.FENCING = {**settings.FENCING, "ADMIN_TIMEOUT": 0.2}
+        monkeypatch.setattr("fencing.admin.keyset.read_page", sleep)
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    response = admin_client.get(list_url(FencedWrite))
+    assert response.status_code == 200
+    assert ("This takes too long" in response.content.decode()) is slow
 
 
 def test_the_lists_ask_no_table_for_its_values():
