@@ -97,7 +97,7 @@ class TokenGrant(models.Model):
             # Ascending, though the newest are asked for first: a B-tree takes what comes last at its end for half as much.
             models.Index(fields=("granted_at", "id"), name="fencing_grant_time"),
             models.Index(
-                fields=("granted_at", "id"),
+                fields=("ended", "granted_at", "id"),
                 name="fencing_grant_unusual_end",
                 condition=~models.Q(ended__in=("", "released")),
             ),
@@ -164,7 +164,7 @@ class FencedWrite(models.Model):
             models.Index(fields=("at", "id"), name="fencing_write_time"),
             # A grant can have a million writes that landed, and what was refused among them is what people look for.
             models.Index(
-                fields=("namespace", "grant_token"),
+                fields=("namespace", "grant_token", "outcome"),
                 name="fencing_write_refusals",
                 condition=~models.Q(outcome__in=("accepted", "unfenced")),
             ),
