@@ -68,7 +68,7 @@ class GrantPageMixin(HistoryListMixin):
             "outcome": cells.outcome(write.outcome),
             "token": cells.link(url, cells.digits(write.token)),
             "before": cells.digits(write.seen) or "-",
-            "after": after(write) or "-",
+            "after": after(write),
             "overtaken_by": self._named(request, above if write.outcome in OVERTAKEN else None) or "-",
             "written": written(write) or "-",
             "action": write.action,

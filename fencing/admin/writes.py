@@ -32,7 +32,7 @@ def written(row: Any) -> str:
 @admin.display(description=_("token after"), empty_value="-")
 def after(row: Any) -> str:
     """What the row's last token was then: the attempt's where it took effect, else what it was before."""
-    return cells.digits(row.token if row.outcome in ("accepted", "unfenced") else row.seen)
+    return cells.digits(row.token if row.outcome in ("accepted", "unfenced") else row.seen) or "-"
 
 
 @admin.display(description=_("grant"), empty_value="-")
@@ -44,7 +44,7 @@ def grant(row: Any) -> str:
 @admin.display(description=_("overtaken by"), empty_value="-")
 def overtaken_by(row: Any) -> str:
     """The grant that overtook it, as the page has found it."""
-    return cells.named(row.overtaker_url, row.overtaker)
+    return cells.named(row.overtaker_url, row.overtaker) or "-"
 
 
 def with_key(term: str) -> Q:
