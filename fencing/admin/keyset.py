@@ -150,7 +150,9 @@ class KeysetChangeList(ChangeList):
         """Read one row more than the page shows, and count only where there is a second page, and only once."""
         page = read_page(self.queryset, self.model_admin.time_column, self.cursor, self.list_per_page)
         # Who searches wants to see what was found; how often that is in ten million rows, nobody waits for.
-        counts = not self.query and all(getattr(spec, "counts", True) for spec in self.filter_specs)
+        # Nor how often two things come together, of which each is frequent and has an index of its own.
+        chosen = [spec for spec in self.filter_specs if spec is not self.window and spec.used_parameters]
+        counts = not self.query and len(chosen) < 2 and all(getattr(spec, "counts", True) for spec in chosen)
         self.cap = MAX_COUNTED if counts else self.list_per_page
         if self.cursor is not None:
             self.result_count = self.cursor.counted

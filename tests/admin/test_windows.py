@@ -160,6 +160,15 @@ def test_grants_by_the_outcome_of_a_write_are_not_counted(admin_client: Any) -> 
     assert "102 grants in the last 24 hours" in page_of(admin_client, list_url(TokenGrant))
 
 
+def test_two_filters_at_once_are_not_counted(admin_client: Any) -> None:
+    grants(
+        TokenGrant(namespace="default", token=n, resource="r", granted_at=NOW, ended="lost", task_name="t")
+        for n in range(1, 103)
+    )
+    for query, count in (({"ended": "lost"}, "102"), ({"task": "t"}, "102"), ({"ended": "lost", "task": "t"}, "100+")):
+        assert f"{count} grants in the last 24 hours" in page_of(admin_client, list_url(TokenGrant, **query))
+
+
 class GrantsElsewhere:
     """Grants are in the backend's database, writes in that of the rows."""
 
