@@ -6,13 +6,14 @@ from typing import Any
 
 from django.apps import AppConfig, apps
 from django.db.models.signals import post_migrate
+from django.utils.translation import gettext_lazy as _
 
 
 class FencingConfig(AppConfig):
     """``INSTALLED_APPS = [..., "fencing"]``"""
 
     name = "fencing"
-    verbose_name = "Fencing"
+    verbose_name = _("Fencing")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

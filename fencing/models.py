@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from fencing.conf import MAX_OPERATION_LENGTH, MAX_RESOURCE_LENGTH
@@ -41,7 +42,7 @@ class TokenRange(models.Model):
         verbose_name_plural = _("token ranges")
 
     def __str__(self) -> str:
-        return f"{self.namespace}: up to {self.ceiling}"
+        return gettext("%(namespace)s: up to %(ceiling)d") % {"namespace": self.namespace, "ceiling": self.ceiling}
 
 
 class Reign(models.Model):
@@ -60,7 +61,8 @@ class Reign(models.Model):
         constraints = (models.UniqueConstraint(fields=("namespace", "partition", "reign"), name="fencing_reign_once"),)
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.partition} from {self.first_token}"
+        place = f"{self.namespace}/{self.partition}"
+        return gettext("%(place)s from %(token)d") % {"place": place, "token": self.first_token}
 
 
 class TokenGrant(models.Model):
@@ -184,7 +186,7 @@ class FencedWrite(models.Model):
         )
 
     def __str__(self) -> str:
-        return f"{self.resource}: {self.token} {self.outcome}"
+        return f"{self.resource}: {self.token} {self.get_outcome_display()}"
 
 
 class FencedResource(models.Model):
