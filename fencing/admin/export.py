@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
@@ -28,8 +29,9 @@ from fencing.databases import is_cancelled
 MAX_ROWS = 100_000
 BATCH = 2_000
 
-# A spreadsheet takes a text that begins so for a formula, some also after white space or written in full width.
-FORMULAS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+# A spreadsheet takes a text that begins so for a formula, some also after white space or written in full width. Where
+# the comma is the decimal sign a file's cells end at semicolons and new lines, between quotes or not.
+FORMULA = re.compile('(^|[;\r\n])(?=[\\s"]*[-=+@\uff1d\uff0b\uff0d\uff20])|^(?=\\s)')
 BOM = "\N{BYTE ORDER MARK}"  # spreadsheets take a file without it for one of Windows' old encodings
 
 
@@ -137,6 +139,4 @@ def plain(value: Any) -> Any:
     """A value as a cell: numbers digit by digit, times with their offset, and no text that a spreadsheet would run."""
     if isinstance(value, datetime):
         return (timezone.localtime(value) if timezone.is_aware(value) else value).isoformat()
-    if isinstance(value, str) and (value.lstrip().startswith(FORMULAS) or value[:1].isspace()):
-        return f"'{value}"
-    return value
+    return FORMULA.sub(r"\1'", value) if isinstance(value, str) else value

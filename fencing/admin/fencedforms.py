@@ -35,16 +35,18 @@ class FencedForm(BaseForm):
     Attributes:
         fence_edit: the POST that it belongs to; None for a page that is only shown.
         fence_read: what the form was loaded from, if it proves that.
+        fence_key: the key of the row that was loaded; the instance takes what was typed for it.
         fence_token: the row's present ``last_token``.
     """
 
     fence_edit: Edit | None = None
     fence_read: Read | None = None
+    fence_key: str = ""
     fence_token: int | None = None
 
     def fence_load(self, read: Read | None) -> None:
         """Tie the row to what was signed; without that, the database refuses every value."""
-        self.fence_read = read
+        self.fence_read, self.fence_key = read, str(self.instance.pk)
         self.fence_token = self.instance.last_token
         if self.is_bound:
             self.instance._fence_pin = read and read.token
@@ -104,7 +106,7 @@ class FencedObjectForm(FencedForm):
         """What the page is to send back: the read that its values come from, or the one that it shows beside them."""
         refused = self.fence_edit is not None and self.fence_edit.refusal is not None
         read = Read(self.instance.last_token) if refused or self.fence_read is None else self.fence_read
-        return signed(self._meta.model, {str(self.instance.pk): read})
+        return signed(self._meta.model, {self.fence_key: read})
 
 
 class FencedRowForm(FencedForm):
@@ -183,7 +185,7 @@ class FencedFormSet(BaseFormSet):
 
     def _fence_signed(self) -> str:
         rows = [form for form in self.initial_forms if not form.instance._state.adding]
-        reads = {str(form.instance.pk): self._fence_read_of(form) for form in rows}
+        reads = {form.fence_key: self._fence_read_of(form) for form in rows}
         return signed(self._fence_model, {key: read for key, read in reads.items() if read is not None})
 
     def _fence_read_of(self, form: Any) -> Read | None:

@@ -12,7 +12,20 @@ from django.urls import path
 from fencing import lease
 from fencing.admin import FencedModelAdmin, FencedStackedInline, FencedTabularInline, without_leases
 from fencing.scope import held_leases
-from tests.shop.models import Badge, Bin, BinProxy, Crate, ExpressBin, Parcel, Press, Rack, RackNote, Slot, Warehouse
+from tests.shop.models import (
+    Badge,
+    Bin,
+    BinProxy,
+    Crate,
+    ExpressBin,
+    Parcel,
+    Press,
+    Rack,
+    RackNote,
+    Slot,
+    Ticket,
+    Warehouse,
+)
 
 if TYPE_CHECKING:
     PlainAdmin = admin.ModelAdmin[Any]
@@ -90,7 +103,7 @@ class RackAdmin(FencedModelAdmin):
             return HttpResponse(", ".join(held.resource for held in held_leases()))
 
 
-@admin.register(Bin, BinProxy, ExpressBin, Press, site=fenced)
+@admin.register(Bin, BinProxy, ExpressBin, Press, Ticket, site=fenced)
 class BinAdmin(FencedModelAdmin):
     lease_wait = 0.05
 

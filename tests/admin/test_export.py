@@ -111,7 +111,7 @@ def test_numbers_are_exact_and_times_have_an_offset(admin_client: Any, settings:
 
 @pytest.mark.parametrize(
     "text",
-    ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "\uff1d1", '=HYPERLINK("http://evil.example","x")'],
+    ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", " x", "\uff1d1", '=HYPERLINK("http://evil.example","x")'],
 )
 def test_no_text_is_a_formula(admin_client: Any, text: str) -> None:
     write(7, object_pk=text, operation=text)
@@ -120,7 +120,24 @@ def test_no_text_is_a_formula(admin_client: Any, text: str) -> None:
     assert row["token"] == "7"  # noqa: S105
 
 
-@pytest.mark.parametrize("text", ["stock:1", 'a "quoted", text', "Größe/{x}", "two\nlines", "'already"])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a;=1+1", "a;'=1+1"),
+        ("a; @SUM(A1);-2", "a;' @SUM(A1);'-2"),
+        ('a;"=1"', 'a;\'"=1"'),
+        ("a\n=1\r+1", "a\n'=1\r'+1"),
+        ("\r=1", "'\r'=1"),
+        ("\n=1", "'\n'=1"),
+    ],
+)
+def test_no_part_of_a_text_is_a_formula_where_semicolons_end_cells(admin_client: Any, text: str, expected: str) -> None:
+    write(7, operation=text)
+    (row,) = exported(admin_client)
+    assert row["operation"] == expected
+
+
+@pytest.mark.parametrize("text", ["stock:1", 'a "quoted", text', "Größe/{x}", "two\nlines", "'already", "a-b; c=d"])
 def test_other_texts_stay_as_they_are(admin_client: Any, text: str) -> None:
     write(7, operation=text)
     (row,) = exported(admin_client)

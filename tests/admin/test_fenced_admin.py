@@ -20,7 +20,7 @@ from django.urls import reverse
 from django.utils.html import escape
 
 from fencing import LeaseHeldError, history, lease, unfenced
-from fencing.admin.formreads import INPUT, Read, signed
+from fencing.admin.formreads import INPUT, Read, signed, unsigned
 from fencing.backends import get_backend
 from fencing.backends.base import HolderInfo
 from fencing.conf import backend_config
@@ -31,7 +31,7 @@ from fencing.tokens import place_of
 from tests.admin.fenced_sites import RackAdmin, ShopElsewhere
 from tests.admin.pages import form_of, text_of
 from tests.concurrency import threads
-from tests.shop.models import Bin, BinProxy, ExpressBin, Parcel, Press, Rack, Warehouse
+from tests.shop.models import Bin, BinProxy, ExpressBin, Parcel, Press, Rack, Ticket, Warehouse
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.fenced_sites")]
 
@@ -294,6 +294,16 @@ def test_a_read_that_was_altered_is_refused(admin_client, rack, change):
     assert "does not prove" in text_of(response)
     rack.refresh_from_db()
     assert rack.size == 7
+
+
+def test_a_key_that_was_typed_is_not_the_key_of_what_was_read(admin_client):
+    Ticket.objects.create(code="a", note="note")
+    where = url("ticket_change", "a")
+    form = form_of(admin_client.get(where))
+    came_back = form_of(admin_client.post(where, {**form, "code": "b", "note": "x" * 21}))
+    assert list(unsigned(Ticket, came_back[INPUT])) == ["a"]
+    assert admin_client.post(where, {**came_back, "code": "a", "note": "short"}).status_code == 302
+    assert list(Ticket.objects.values_list("code", "note")) == [("a", "short")]
 
 
 def test_a_missing_read_is_refused_also_where_nobody_wrote(admin_client, rack, change):
