@@ -23,6 +23,10 @@ from tests.admin.rows import grant, list_url, write
 APP = Path(fencing.__file__).parent
 TEMPLATES = sorted((APP / "templates").rglob("*.html"))
 LANGUAGES = ["de", "fr"]
+HOW = (
+    "In fencing/, run `python -m django makemessages -l de -l fr --no-location --no-obsolete`, translate what is new or "
+    "fuzzy, then run `python -m django compilemessages`."
+)
 BIG = 2**53 + 1
 MEMORY = {"BACKEND": "fencing.backends.memory.MemoryBackend", "NAMESPACE": "translated"}
 
@@ -47,8 +51,8 @@ def test_the_catalogues_have_the_texts_of_the_code_and_no_others(texts_of_the_co
     assert len(texts_of_the_code) > 250
     for language in LANGUAGES:
         have = set(messages(catalogue(language)))
-        assert texts_of_the_code - have == set(), f"{language} lacks these: run makemessages and translate them"
-        assert have - texts_of_the_code == set(), f"{language} has these, which nobody shows any more: run makemessages"
+        assert texts_of_the_code - have == set(), f"{language} lacks these. {HOW}"
+        assert have - texts_of_the_code == set(), f"{language} has these, which nobody shows any more. {HOW}"
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -106,7 +110,7 @@ def speaking(settings: Any, admin_client: Client) -> Any:
 
 LISTS = {
     TokenGrant: ("Vergaben", "Attributions", "in den letzten 24 Stunden", "dans les dernières 24 heures"),
-    FencedWrite: ("Schreibversuche", "Tentatives", "veralteter Schreibvorgang", "écriture périmée"),
+    FencedWrite: ("Schreibversuche", "Tentatives", "veraltet geschrieben", "écriture périmée"),
     FencedResource: ("Ressourcen", "Ressources", "Begonnene Transaktionen", "Transactions commencées"),
     Operation: ("Operationen", "Opérations", "Schlüssel", "Clé"),
     Reign: ("Regentschaften", "Règnes", "Erstes Token", "Premier jeton"),
