@@ -2042,8 +2042,8 @@ _held = _Shared()""",
     Mutant(
         name="an export holds no formula after a semicolon, which ends a cell where the comma is the decimal sign",
         file="fencing/admin/export.py",
-        old='"(^|[;\\r\\n])(?=',
-        new='"(^)(?=',
+        old="(^|[;\\r\\n])(?=",
+        new="(^)(?=",
         tests=("tests/admin/test_export.py::test_no_part_of_a_text_is_a_formula_where_semicolons_end_cells",),
     ),
     Mutant(
