@@ -79,6 +79,8 @@ def outcome(story: Story) -> Said | None:
     row = story.row
     if not row or is_active(story):
         return None
+    if _is_changed_elsewhere(story, row):
+        return Said(text=_("%(quantity)s in stock, which somebody else has changed as well.") % {"quantity": row[0]})
     found = [actor(story, letter) for letter in DELTAS]
     done = [one.letter for one in found if one.state is State.DONE or (one.state is State.KILLED and one.wrote)]
     sum_of = " ".join([str(INITIAL), *(f"- {-DELTAS[letter]}" for letter in done)])
@@ -91,6 +93,15 @@ def outcome(story: Story) -> Said | None:
     refused = _refused(story)
     also = ngettext("%(count)s stale write refused.", "%(count)s stale writes refused.", refused) % {"count": refused}
     return Said(text=f"{said} {also}" if refused else said, kind="good" if done else "")
+
+
+def _is_changed_elsewhere(story: Story, row: list[int]) -> bool:
+    """Whether the fenced row has, or had at a write, a last token that no write of this story gave it."""
+    if not story.fenced:
+        return False
+    wrote = [report for report in [*story.reports] if report["event"] == "wrote"]
+    found = {row[1], *(story.asked(report)["before"][1] for report in wrote)}
+    return not found <= {0, *(report["after"][1] for report in wrote)}
 
 
 def numbers(story: Story | None, live: Live | None, now: float) -> Numbers:

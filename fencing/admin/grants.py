@@ -68,7 +68,7 @@ class TokenGrantAdminMixin(GrantPageMixin, HistoryListMixin):
     """Every lease that was granted: to whom, for how long, how it ended, and what was written under it."""
 
     list_display = (
-        cells.TOKEN, writes, cells.resource, task, GRANTED, held_for, "ended", HOLDER,
+        cells.TOKEN, writes, cells.resource, GRANTED, held_for, "ended", task, HOLDER,
     )  # fmt: skip
     list_filter = (GrantWindowFilter, GrantOutcomeFilter, EndedFilter, TaskFilter)
     time_column = "granted_at"

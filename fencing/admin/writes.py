@@ -59,7 +59,7 @@ class FencedWriteAdminMixin(HistoryListMixin):
     """Every attempt on a fenced row, with what the database decided and which token it had seen."""
 
     list_display = (
-        cells.OUTCOME, cells.TOKEN, cells.BEFORE, cells.resource, written, "action", "operation", AT,
+        cells.OUTCOME, cells.TOKEN, cells.BEFORE, cells.resource, AT, written, "action", "operation",
     )  # fmt: skip
     list_filter = (WriteWindowFilter, OutcomeFilter)
     time_column = "at"

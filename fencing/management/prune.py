@@ -30,7 +30,7 @@ def run(out: OutputWrapper, err: OutputWrapper, *, dry_run: bool, json: bool, **
         CommandError: no setting says how long anything is kept.
     """
     if conf.retention() is None and conf.operation_retention() is None:
-        raise CommandError('Nothing has an end: set FENCING["RETENTION"] or FENCING["OPERATION_RETENTION"].')
+        raise CommandError('Everything is kept for ever: set FENCING["RETENTION"], FENCING["OPERATION_RETENTION"] or both.')
     shown = err.isatty()
     done: list[Pruned] = []
     try:

@@ -92,7 +92,7 @@ def test_grants_tell_who_when_how_and_what_came_of_it(admin_client):
     for outcome in ("accepted", "accepted", "stale"):
         write(7, outcome)
     page = page_of(admin_client, list_url(TokenGrant))
-    assert re.search(r"7 ✓ 2 accepted ✕ 1 stale write stock:1 shop\.apply t-1 .* 2\.500 s released holder-7", page)
+    assert re.search(r"7 ✓ 2 accepted ✕ 1 stale write stock:1 \d{4}-.* 2\.500 s released shop\.apply t-1 holder-7", page)
     assert re.search(r"8 - stock:1 - .* - open holder-8", page)
 
 
@@ -109,7 +109,7 @@ def test_writes_show_the_outcome_as_icon_and_word(admin_client):
     response = admin_client.get(list_url(FencedWrite)).content.decode()
     assert '<span class="fencing-refused"><span aria-hidden="true">✕</span> stale write</span>' in response
     page = page_of(admin_client, list_url(FencedWrite))
-    assert re.search(r"✕ stale write 7 9 stock:1 shop\.stock 1 update order-1 \d{4}-", page)
+    assert re.search(r"✕ stale write 7 9 stock:1 \d{4}-\S+ \S+ shop\.stock 1 update order-1 ", page)
 
 
 @pytest.mark.parametrize("separator", [True, False])
@@ -228,7 +228,7 @@ def test_opening_the_grants_collects_the_newest(admin_client):
     with lease(stock) as held:
         stock.save()
     page = page_of(admin_client, list_url(TokenGrant))
-    assert re.search(rf"{held.token} ✓ 1 accepted stock:admin-1 .* released {held.holder}", page)
+    assert re.search(rf"{held.token} ✓ 1 accepted stock:admin-1 .* released - {held.holder}", page)
 
 
 def test_a_sleeper_has_held_until_the_next_grant_and_not_until_it_woke_up(admin_client):

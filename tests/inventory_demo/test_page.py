@@ -186,6 +186,29 @@ def test_page_tells_who_was_refused_and_why(client: Client, stage: Stage) -> Non
     assert timeline_url("admin", namespace(), story.resource) in unescape(answer.content.decode())
 
 
+@pytest.mark.parametrize(
+    ("read", "row", "said"),
+    [
+        ([99, 40], [96, 41], "→ 96 in stock, which somebody else has changed as well."),
+        ([5, 34], [2, 41], "✓ Right: 10 - 3 - 5 = 2. 1 stale write refused."),
+        ([10, 34], [7, 41], "✕ Lost update: 10 - 3 - 5 is 2, and the stock says 7."),
+    ],
+)
+def test_only_what_the_story_itself_did_is_summed_up(
+    client: Client, stage: Stage, monkeypatch: Any, read: list[int], row: list[int], said: str
+) -> None:
+    """The admin is one click away."""
+    monkeypatch.setattr(Story, "row", row)
+    stage.stories[True] = told(
+        *overtaken(),
+        report("granted", "A", 5.0, token=41),
+        report("writes", "A", 5.1, token=41, before=read, value=row[0]),
+        report("wrote", "A", 5.2, token=41, after=row, sql="UPDATE x WHERE last_token < 41"),
+        report("ended", "A", 5.3, state="SUCCESS"),
+    )
+    assert said in texts(client.get("/").content)
+
+
 def test_no_locale_changes_a_number(client: Client, stage: Stage, settings: Any) -> None:
     settings.USE_THOUSAND_SEPARATOR = True
     settings.TIME_ZONE = "Asia/Kathmandu"
