@@ -30,7 +30,9 @@ def run(out: OutputWrapper, err: OutputWrapper, *, dry_run: bool, json: bool, **
         CommandError: no setting says how long anything is kept.
     """
     if conf.retention() is None and conf.operation_retention() is None:
-        raise CommandError('Everything is kept for ever: set FENCING["RETENTION"], FENCING["OPERATION_RETENTION"] or both.')
+        raise CommandError(
+            'Everything is kept for ever: set FENCING["RETENTION"], FENCING["OPERATION_RETENTION"] or both.'
+        )
     shown = err.isatty()
     done: list[Pruned] = []
     try:
