@@ -27,8 +27,10 @@ def namespace() -> str:
 def live_lease(resource: str) -> Live | None:
     """The lease of a resource as the store has it; None if nobody holds it."""
     backend = get_backend()
+    # Before the store is asked: else a lease that it has no more could seem to end in a moment, and so to be released.
+    asked = time()
     lease = backend.peek(place_of(backend, resource))
-    return None if lease is None else Live(token=lease.token, ends=time() + lease.remaining)
+    return None if lease is None else Live(token=lease.token, ends=asked + lease.remaining)
 
 
 def flush() -> None:
