@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from fencing.models import FencedWrite, TokenGrant
 from inventory_demo.tasks import apply_delta
-from tests.admin.rows import grant, grants, list_url, page_of, write, writes
+from tests.admin.rows import filters_of, grant, grants, list_url, page_of, write, writes
 
 pytestmark = pytest.mark.django_db(databases=["default", "lite"])
 
@@ -115,14 +115,14 @@ def test_tasks_come_from_celerys_registry_and_from_the_address(admin_client: Any
     grant(1, task_name=apply_delta.name)
     grant(2, task_name="shop.elsewhere")
     html = admin_client.get(list_url(TokenGrant)).content.decode()
-    filters = html.split('id="changelist-filter"')[1]
+    filters = filters_of(html)
     assert f"?task={apply_delta.name}" in filters
     assert "celery.chord" not in filters
     assert "shop.elsewhere" not in filters
     for name, holder in ((apply_delta.name, "holder-1"), ("shop.elsewhere", "holder-2"), ("no'such\"<b>", None)):
         html = admin_client.get(list_url(TokenGrant, task=name)).content.decode()
         assert re.findall(r"holder-\d", html) == ([holder] if holder else [])
-        assert name in unescape(html.split('id="changelist-filter"')[1])
+        assert name in unescape(filters_of(html))
     # The name in the list leads to all grants of the task.
     html = admin_client.get(list_url(TokenGrant)).content.decode()
     assert f'href="{list_url(TokenGrant, task="shop.elsewhere", window="any").replace("&", "&amp;")}"' in html
