@@ -124,7 +124,7 @@ def _tokens_with(namespace: str, asked: Asked, among: Collection[int] | None) ->
 
 
 def _written(writes: QuerySet[Any], asked: Asked, among: Collection[int] | None) -> QuerySet[Any, tuple[int, datetime]]:
-    chosen = writes.filter(_ended_as(asked.outcome or ""))
+    chosen = writes.filter(ended_as(asked.outcome or ""))
     if among is not None:
         chosen = chosen.filter(grant_token__in=among)
     if asked.resource is not None:
@@ -137,7 +137,8 @@ def _written(writes: QuerySet[Any], asked: Asked, among: Collection[int] | None)
     return chosen.order_by(*order).values_list("grant_token", "at")
 
 
-def _ended_as(outcome: str) -> Q:
+def ended_as(outcome: str) -> Q:
+    """The condition of writes with this outcome, or of all refused ones."""
     if outcome == "refused":
         return REFUSED
     return Q(outcome=outcome) if outcome in ("accepted", "unfenced") else NOT_PLAIN & Q(outcome=outcome)

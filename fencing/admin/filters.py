@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from fencing.historyreads import ended_as
 from fencing.models import FencedWrite, TokenGrant
 from fencing.taskchecks import fenced_tasks
 
@@ -22,11 +23,9 @@ else:
 Choice = tuple[str, str | Promise]
 Outcome = FencedWrite.Outcome
 
-# Word for word the conditions of the partial indexes: else a database does not find them.
-NOT_PLAIN = ~Q(outcome__in=("accepted", "unfenced"))
+# Word for word the condition of the partial index: else a database does not find it.
 UNUSUAL_END = ~Q(ended__in=("", "released"))
 
-REFUSED = NOT_PLAIN & ~Q(outcome="duplicate")
 REFUSALS = [choice for choice in Outcome.choices if choice[0] not in ("accepted", "unfenced")]
 
 
@@ -98,13 +97,6 @@ class GrantOutcomeFilter(ChoiceFilter):
             return queryset
         under_it = FencedWrite.objects.filter(namespace=OuterRef("namespace"), grant_token=OuterRef("token"))
         return queryset.filter(Exists(under_it.filter(ended_as(value))))
-
-
-def ended_as(value: str) -> Q:
-    """The condition of writes with this outcome, or of all refused ones."""
-    if value == "refused":
-        return REFUSED
-    return Q(outcome=value) if value in ("accepted", "unfenced") else NOT_PLAIN & Q(outcome=value)
 
 
 class TaskFilter(admin.SimpleListFilter):
