@@ -171,6 +171,11 @@ class FencedWrite(models.Model):
                 condition=~models.Q(outcome__in=("accepted", "unfenced")),
             ),
             models.Index(
+                fields=("namespace", "resource", "grant_token", "outcome"),
+                name="fencing_write_refusals_of",
+                condition=~models.Q(outcome__in=("accepted", "unfenced")),
+            ),
+            models.Index(
                 fields=("at", "id"),
                 name="fencing_write_refused",
                 condition=~models.Q(outcome__in=("accepted", "unfenced")),

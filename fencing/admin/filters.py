@@ -95,7 +95,10 @@ class GrantOutcomeFilter(ChoiceFilter):
         value = self.value()
         if value is None:
             return queryset
-        under_it = FencedWrite.objects.filter(namespace=OuterRef("namespace"), grant_token=OuterRef("token"))
+        # With the resource, which the token implies: of one resource a database then finds the refusals first.
+        under_it = FencedWrite.objects.filter(
+            namespace=OuterRef("namespace"), resource=OuterRef("resource"), grant_token=OuterRef("token")
+        )
         return queryset.filter(Exists(under_it.filter(ended_as(value))))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Count, Exists, OuterRef, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext_lazy as _
@@ -19,10 +19,10 @@ from fencing.admin.grantpage import GrantPageMixin
 from fencing.admin.historylist import HistoryListMixin
 from fencing.admin.keyset import CURSOR
 from fencing.admin.newest import collect_newest
-from fencing.admin.readonly import BaseAdmin
+from fencing.admin.readonly import BaseAdmin, number_in
 from fencing.admin.windows import GrantWindowFilter
 from fencing.admin.writes import OF_OBJECT
-from fencing.models import FencedWrite
+from fencing.models import FencedWrite, TokenGrant, TokenRange
 
 GRANTED = cells.column("granted_at", _("granted"), cells.moment)
 ENDED_AT = cells.column("ended_at", _("ended"), cells.moment)
@@ -95,10 +95,24 @@ class TokenGrantAdminMixin(GrantPageMixin, HistoryListMixin):
         """As usual, or for a model and a key the grants under which that object was written."""
         model, _space, key = term.rpartition(" ")
         if "." not in model or queryset.db != FencedWrite.objects.db:
-            return super().found(queryset, term)
+            return self.found_in_columns(queryset, term)
         under_it = FencedWrite.objects.filter(namespace=OuterRef("namespace"), grant_token=OuterRef("token"))
         of_object = under_it.filter(OF_OBJECT, object_pk=key, model=model.strip().lower())
         return queryset.filter(Exists(of_object))
+
+    def found_in_columns(self, queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
+        """By the column that holds the term, mostly one: an OR of all would leave the other filters without an index."""
+        meant: dict[str, Any] = dict.fromkeys(self.exact_texts, term)
+        if (number := number_in(term)) is not None:
+            meant |= dict.fromkeys(self.exact_numbers, number)
+        of_place = TokenGrant.objects.using(queryset.db).filter(namespace=OuterRef("namespace"))
+        holds = {f"holds_{name}": Exists(of_place.filter(**{name: value})) for name, value in meant.items()}
+        ranges: QuerySet[Any] = TokenRange.objects.using(queryset.db).annotate(**holds)
+        places = [place for place in ranges.values("namespace", *holds) if any(place[name] for name in holds)]
+        held = [(name, value) for name, value in meant.items() if any(place[f"holds_{name}"] for place in places)]
+        if not held:
+            return queryset.none()
+        return queryset.filter(Q(*held, _connector=Q.OR), namespace__in={place["namespace"] for place in places})
 
     def prepare(self, request: HttpRequest, rows: Sequence[Any]) -> None:
         """With the outcomes of the writes under each."""

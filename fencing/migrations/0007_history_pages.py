@@ -43,6 +43,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='fencedwrite',
+            index=models.Index(condition=models.Q(('outcome__in', ('accepted', 'unfenced')), _negated=True), fields=['namespace', 'resource', 'grant_token', 'outcome'], name='fencing_write_refusals_of'),
+        ),
+        migrations.AddIndex(
+            model_name='fencedwrite',
             index=models.Index(condition=models.Q(('outcome', 'unfenced')), fields=['at', 'id'], name='fencing_write_unfenced'),
         ),
         migrations.AddIndex(
