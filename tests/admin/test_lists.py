@@ -98,6 +98,18 @@ def test_grants_tell_who_when_how_and_what_came_of_it(admin_client):
     assert re.search(r"8 - stock:1 \d{4}-.* - open - holder-8", page)
 
 
+def test_a_search_finds_the_term_in_every_column_and_namespace_that_has_it(admin_client):
+    grant(7, "stock:1")
+    grant(8, "7")
+    grant(9, "stock:2", task_id="7")
+    grant(10, "stock:3")
+    TokenRange.objects.create(namespace="other", space="y", partitions=1, ceiling=1)
+    grant(11, "7", namespace="other")
+    for term, expected in (("7", {"7", "8", "9", "11"}), (" stock:3 ", {"10"}), ("stock", set()), ("9" * 30, set())):
+        html = admin_client.get(list_url(TokenGrant, q=term)).content.decode()
+        assert set(re.findall(r"holder-(\d+)", html)) == expected, term
+
+
 def test_outcomes_of_another_namespace_are_not_counted(admin_client):
     grant(7)
     grant(7, namespace="other")

@@ -38,7 +38,9 @@ GRANTS: list[dict[str, str]] = [
     {"task": "shop.nobody", "window": "any"},
     {"task": "shop.task_7", "outcome": "refused", "ended": "lost"},
     {"q": "stock:77"},
+    {"q": "stock:77", "outcome": "refused"},
     {"q": "777"},
+    {"q": "777", "outcome": "refused", "ended": "lost"},
     {"q": "task-77"},
     {"q": "shop.stock 77"},
     {"q": "nothing"},
@@ -91,6 +93,14 @@ def test_no_list_reads_a_whole_table(admin_client: Any, many_rows: None) -> None
             assert not bad, f"older of {query}: {bad[0]}"
             bad, html = bad_plans(admin_client, list_url(model) + links_of(html)["Newer"])
             assert not bad, f"newer of {query}: {bad[0]}"
+
+
+def test_refusals_of_one_resource_are_found_first(admin_client: Any, many_rows: None) -> None:
+    """Else its list is walked by time, until a page of refusals is full."""
+    with CaptureQueriesContext(connection) as found:
+        admin_client.get(list_url(TokenGrant, q="stock:500", outcome="refused"))
+    (page,) = (query["sql"] for query in found if 'FROM "fencing_tokengrant" WHERE' in query["sql"])
+    assert "fencing_write_refusals_of" in explained(page), explained(page)
 
 
 def test_no_page_of_a_row_reads_a_whole_table(admin_client: Any, many_rows: None) -> None:
