@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from html import unescape
+from html import escape, unescape
 from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
@@ -16,7 +16,7 @@ from django.db import connection
 from django.http import HttpResponse
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.urls import path
+from django.urls import path, reverse
 from django.utils import timezone
 
 from fencing import StaleWriteError, lease, unfenced
@@ -454,6 +454,23 @@ def test_it_needs_the_rights_to_see_grants_and_writes(client, rights, status):
     user.user_permissions.set(Permission.objects.filter(codename__in=rights))
     client.force_login(user)
     assert client.get(url).status_code == status
+
+
+@pytest.mark.parametrize("may", [True, False])
+def test_a_resource_leads_to_its_timeline_from_the_list_and_from_its_row(client, may):
+    row = FencedResource.objects.create(namespace="default", name="stock:1", last_token=5, holder="h")
+    user = User.objects.create_user("viewer", is_staff=True)
+    rights = ["view_fencedresource", "view_tokengrant", "view_fencedwrite"][: 3 if may else 2]
+    user.user_permissions.set(Permission.objects.filter(codename__in=rights))
+    client.force_login(user)
+    leading = f'href="{escape(timeline_url("admin", "default", "stock:1"))}">stock:1</a>'
+    of_row = reverse("admin:fencing_fencedresource_change", args=[row.pk])
+    found = client.get(reverse("admin:fencing_fencedresource_changelist")).content.decode()
+    assert (leading in found) is may
+    assert re.search(rf'href="{of_row}[^"]*">5</a>', found), "the token leads to the row"
+    found = client.get(of_row).content.decode()
+    assert (leading in found) is may
+    assert "stock:1" in found
 
 
 def test_nothing_is_inline_and_nothing_changes(admin_client):
