@@ -82,35 +82,55 @@ def _revoked(
         messages.error(request, text % {"resource": resource, "error": error})
         return None
     collect_newest(request, using)
-    messages.success(request, _told(done, given["token"]))
-    _log(options, request, using, done, given)
+    told = _told(done, given["token"], "" if done.removed else _ended(using, given["token"]))
+    messages.success(request, told)
+    _log(options, request, using, done, given, told)
     return HttpResponseRedirect(links.live_url(options.admin_site.name))
 
 
-def _told(done: Revocation, token: int) -> str:
-    """What was done."""
-    numbers = {"resource": done.resource, "token": token, "number": done.token}
+def _ended(using: str, token: int) -> str:
+    """How the grant had ended, in a word; "" where the history does not tell."""
+    try:
+        grant = _grant(using, token)
+    except DatabaseError:  # the revocation is done, also if this cannot be read
+        return ""
+    return grant.get_ended_display() if grant is not None and grant.ended else ""
+
+
+def _grant(using: str, token: int) -> HeldLease | None:
+    config = conf.backend_config(using)
+    return HeldLease.objects.using(config.database).filter(namespace=config.namespace, token=token).first()
+
+
+def _told(done: Revocation, token: int, ended: str) -> str:
+    """What was done; ``ended`` is how the lease had ended before, if that is known."""
+    numbers = {"resource": done.resource, "token": token, "number": done.token, "ended": ended}
     if done.removed:
         text = _(
             "The lease of %(resource)s, token %(token)s, was revoked. Every token below %(number)s is refused now."
         )
+    elif ended:
+        text = _(
+            "The lease of %(resource)s, token %(token)s, had ended already (%(ended)s). "
+            "Every token below %(number)s is refused now."
+        )
     else:
         text = _(
-            "The lease of %(resource)s, token %(token)s, had ended by itself. Every token below %(number)s is refused now."
+            "The lease of %(resource)s, token %(token)s, had ended already. Every token below %(number)s is refused now."
         )
     return text % numbers
 
 
-def _log(options: BaseAdmin, request: HttpRequest, using: str, done: Revocation, given: dict[str, Any]) -> None:
+def _log(
+    options: BaseAdmin, request: HttpRequest, using: str, done: Revocation, given: dict[str, Any], told: str
+) -> None:
     """Note it in Django's log; it is done and in the history, also if that fails."""
-    config = conf.backend_config(using)
     try:
-        grant = (
-            HeldLease.objects.using(config.database).filter(namespace=config.namespace, token=given["token"]).first()
-        )
+        grant = _grant(using, given["token"])
         if grant is None:
-            grant = HeldLease(namespace=config.namespace, token=given["token"], resource=done.resource)
-        options.log_change(request, grant, f"{_told(done, given['token'])} {given['reason']}")
+            namespace = conf.backend_config(using).namespace
+            grant = HeldLease(namespace=namespace, token=given["token"], resource=done.resource)
+        options.log_change(request, grant, f"{told} {given['reason']}")
     except DatabaseError as error:
         messages.warning(request, _("Django's log does not have it: %(error)s") % {"error": error})
 

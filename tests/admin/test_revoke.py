@@ -26,7 +26,7 @@ from fencing.models import FencedResource, FencedWrite, HeldLease, TokenGrant
 from fencing.revocation import revoke
 from fencing.tokens import place_of
 from inventory_demo.models import Stock
-from tests.concurrency import threads, wait_until
+from tests.concurrency import threads, wait_until, wait_until_expired
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -157,12 +157,22 @@ def test_revoked_twice_refuses_no_one_else(admin_client):
     with lease("stock:1") as held:
         post(admin_client, held)
         again = post(admin_client, held)
-        assert "had ended by itself" in text_of(again)
+        assert f"The lease of stock:1, token {held.token}, had ended already (revoked). Every token" in text_of(again)
     with lease("stock:1") as newer:
         assert "Nothing was revoked" in text_of(post(admin_client, held))
         newer.ensure_held()
     found = live()
     assert found is None
+
+
+def test_how_a_lease_had_ended_is_told_as_far_as_the_history_knows(admin_client):
+    with lease("stock:1") as released:
+        pass
+    assert f"token {released.token}, had ended already (released). Every" in text_of(post(admin_client, released))
+    with lease("stock:2", ttl=0.05, renew=False) as asleep:
+        wait_until_expired("stock:2")
+        # Nobody has told of it: it ran out, or the store has forgotten it.
+        assert f"token {asleep.token}, had ended already. Every" in text_of(post(admin_client, asleep, "stock:2"))
 
 
 @pytest.mark.parametrize(
