@@ -11,6 +11,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
 from fencing.models import FencedWrite, TokenGrant
 
@@ -26,6 +27,16 @@ ICONS = {
     Outcome.LOST: "⌛",
     Outcome.DUPLICATE: "=",
     Outcome.UNFENCED: "⚠",
+}
+
+COUNTS = {
+    Outcome.ACCEPTED: ngettext_lazy("%(count)s accepted", "%(count)s accepted", "count"),
+    Outcome.STALE: ngettext_lazy("%(count)s stale write", "%(count)s stale writes", "count"),
+    Outcome.STALE_READ: ngettext_lazy("%(count)s stale read", "%(count)s stale reads", "count"),
+    Outcome.MISSING: ngettext_lazy("%(count)s row missing", "%(count)s rows missing", "count"),
+    Outcome.LOST: ngettext_lazy("%(count)s lease lost", "%(count)s leases lost", "count"),
+    Outcome.DUPLICATE: ngettext_lazy("%(count)s duplicate", "%(count)s duplicates", "count"),
+    Outcome.UNFENCED: ngettext_lazy("%(count)s unfenced", "%(count)s unfenced", "count"),
 }
 
 REFUSED = frozenset({Outcome.STALE, Outcome.STALE_READ, Outcome.MISSING, Outcome.LOST})
@@ -46,7 +57,7 @@ def moment(value: datetime | None) -> str:
 def outcome(value: str, count: int | None = None) -> SafeString:
     """An outcome as an icon and a word, after ``count`` if there is one."""
     kind = Outcome(value)
-    word = kind.label if count is None else f"{count} {kind.label}"
+    word = kind.label if count is None else COUNTS[kind] % {"count": count}
     style = "fencing-refused" if kind in REFUSED else "fencing-outcome"
     return format_html('<span class="{}"><span aria-hidden="true">{}</span> {}</span>', style, ICONS[kind], word)
 

@@ -110,6 +110,18 @@ def test_a_search_finds_the_term_in_every_column_and_namespace_that_has_it(admin
         assert set(re.findall(r"holder-(\d+)", html)) == expected, term
 
 
+def test_words_after_counts_of_writes_are_plural_where_they_can_be(admin_client):
+    grant(7)
+    for outcome in FencedWrite.Outcome.values:
+        write(7, outcome)
+        write(7, outcome)
+    page = page_of(admin_client, list_url(TokenGrant))
+    counts = (
+        "✓ 2 accepted ✕ 2 stale writes ↺ 2 stale reads ∅ 2 rows missing ⌛ 2 leases lost = 2 duplicates ⚠ 2 unfenced"
+    )
+    assert counts in page
+
+
 def test_outcomes_of_another_namespace_are_not_counted(admin_client):
     grant(7)
     grant(7, namespace="other")

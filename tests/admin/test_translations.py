@@ -169,3 +169,7 @@ def test_counts_and_languages_without_a_catalogue(speaking, rows):
     assert "2 Tokens, das neueste oben" in speaking("de", url)
     assert "2 écritures refusées" in speaking("fr", url)
     assert "2 tokens, the newest on top" in speaking("it", url)
+    write(BIG, "stale")
+    assert "2 veraltete Schreibvorgänge" in speaking("de", list_url(TokenGrant))
+    assert "1 veralteter Schreibvorgang" in speaking("de", list_url(TokenGrant))
+    assert "2 écritures périmées" in speaking("fr", list_url(TokenGrant))
