@@ -45,21 +45,28 @@ class Grant:
 
     Attributes:
         letter: whose.
+        task: the id of the task that holds it.
         token: its number.
         start: when it was granted.
         end: when the lease ended; None while it lasts.
-        how: "released", "expired", "flushed" or "lost".
+        how: "released", "expired", "revoked", "flushed" or "gone"; "" until that is known, though another may have it.
     """
 
     letter: str
+    task: str
     token: int
     start: float
     end: float | None = None
     how: str = ""
 
-    def close(self, at: float, how: str) -> None:
+    def close(self, at: float, how: str = "") -> None:
         """End it, unless it has ended before."""
         if self.end is None:
+            self.end, self.how = at, how
+
+    def settle(self, at: float, how: str) -> None:
+        """Say how and when it has ended, unless that is known; that it has may have been clear before."""
+        if not self.how:
             self.end, self.how = at, how
 
 
@@ -110,12 +117,18 @@ def grants(story: Story) -> list[Grant]:
             case "granted":
                 # Nobody is granted what another still holds.
                 for one in found:
-                    one.close(at, "expired")
-                found.append(Grant(letter=letter_of(story, report), token=report["token"], start=at))
-            case "expired" | "lost":
+                    one.close(at)
+                found.append(
+                    Grant(letter=letter_of(story, report), task=report["task"], token=report["token"], start=at)
+                )
+            case "lost":
                 for one in found:
                     if one.token == report["token"]:
-                        one.close(at, report["event"])
+                        one.close(at)
+            case "expired" | "revoked" | "gone":
+                for one in found:
+                    if one.token == report["token"]:
+                        one.settle(at, report["event"])
             case "flushed":
                 for one in found:
                     one.close(at, "flushed")

@@ -112,7 +112,8 @@ def picture(story: Story | None, now: float) -> Picture:
         return Picture(ticks=Scale(0.0, 0.0).ticks, names=_names(story))
     reports = [*story.reports]
     active = is_active(story)
-    end = now if active else max(report["at"] for report in reports)
+    # What others write later does not stretch it.
+    end = now if active else max(report["at"] for report in reports if report["event"] != "changed")
     scale = Scale(story.began, end)
     held = grants(story)
     drawn = Picture(ticks=scale.ticks, names=_names(story), now=places(scale.x(now)) if active else "")
@@ -250,6 +251,8 @@ def _caption(story: Story, report: dict[str, Any]) -> tuple[str, str] | None:
             return "refused", text % {"token": report["token"], "seen": report["seen"]}
         case "killed":
             return "killed", _("✕ killed (SIGKILL)")
+        case "revoked":
+            return "revoked", _("lease revoked")
         case "flushed":
             return "flush", _("store flushed")
     return None

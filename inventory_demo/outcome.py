@@ -141,8 +141,8 @@ def decisive(story: Story | None) -> Decisive | None:
 
 
 def rows(story: Story | None) -> list[dict[str, str]]:
-    """The events of a story for the log and for the table, every number a text."""
-    return [_cells(event) for event in [*story.events]] if story else []
+    """The events of a story for the log and for the table, in the order of time, every number a text."""
+    return [_cells(event) for event in sorted(story.events, key=lambda event: event.at)] if story else []
 
 
 def _cells(event: Event) -> dict[str, str]:
@@ -171,8 +171,8 @@ def _now(story: Story) -> str:
         return _("A task was sent.")
     event = story.events[-1]
     verdict = f": {event.verdict}" if event.verdict else ""
-    token = _(" under token %(token)s") % {"token": event.token} if event.token else ""
-    return f"{event.process[:1]} {event.what}{token}{verdict}."
+    token = _(" (token %(token)s)") % {"token": event.token} if event.token else ""
+    return f"{event.process[:1]} {event.what}{token}{verdict}.".strip()
 
 
 def _refused(story: Story) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from time import time
 from uuid import uuid4
 
 from django.db import connections
@@ -15,7 +14,7 @@ from django.utils.translation import gettext as _
 from redis.exceptions import RedisError
 
 from fencing import FencingError
-from inventory_demo import lease_store
+from inventory_demo import lease_store, witness
 from inventory_demo.actors import State, actor, is_active
 from inventory_demo.gate import Gate
 from inventory_demo.steps import Cue, Scene, cues
@@ -85,12 +84,14 @@ class Stage:
                 raise RefusedStepError(f"{cue.label}: {error}") from error
 
     def look(self) -> None:
-        """Follow what the worker has reported meanwhile, and look at the lease."""
+        """Follow what the worker has reported meanwhile, and look at the lease and at what others wrote."""
         with self._lock:
             try:
                 if self._worker is not None and not self.doing:
                     self._follow(self._worker)
                 self._look_at_lease()
+                for story in self.stories.values():
+                    witness.note_writes(story)
             except (RedisError, FencingError) as error:
                 self.trouble = str(error)
 
@@ -110,11 +111,10 @@ class Stage:
 
     def _look_at_lease(self) -> None:
         story = self.story
-        if story is None or not (self.doing or is_active(story) or self.live):
+        if story is None or not story.began:
             return
         before, self.live = self.live, lease_store.live_lease(story.resource)
-        if before and before.ends <= time() and (self.live is None or self.live.token != before.token):
-            story.note("expired", token=before.token, at=before.ends)
+        witness.note_ends(story, before, self.live)
 
     def _run(self) -> None:
         story = self._new_story()

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 
-from inventory_demo.actors import Actor, State, actor, grants
+from inventory_demo.actors import Actor, Grant, State, actor, grants
 from inventory_demo.story import Story
 
 Text = Any  # a text that is translated when it is shown
@@ -62,7 +62,16 @@ class Scene:
     @property
     def has_lease(self) -> bool:
         """Whether somebody holds the lease, as far as the stage has seen."""
-        return self.story is not None and any(grant.end is None for grant in grants(self.story))
+        return bool(self._live)
+
+    @property
+    def a_has_lease(self) -> bool:
+        """The same of A: it does not notice at once that it has it no more."""
+        return any(grant.letter == "A" for grant in self._live)
+
+    @property
+    def _live(self) -> list[Grant]:
+        return [grant for grant in grants(self.story) if grant.end is None] if self.story else []
 
 
 LABELS: dict[str, Text] = {
@@ -144,6 +153,9 @@ def _act_on_a(step: str, scene: Scene) -> tuple[bool, Text]:
         return False, _("A is not paused.")
     if state is not State.HOLDS and not (step == "kill-a" and state is State.PAUSED):
         return False, _("A is paused already.") if state is State.PAUSED else _("A holds no lease.")
+    if not scene.a_has_lease:
+        signal = "SIGKILL" if step == "kill-a" else "SIGSTOP"
+        return True, _("%(signal)s to its process, which has the lease no more.") % {"signal": signal}
     if step == "kill-a":
         return True, _("SIGKILL to its process; the lease runs out by itself.")
     return True, _("SIGSTOP to its process: its heartbeat stops as well.")

@@ -30,7 +30,8 @@ class Event:
 
     Attributes:
         at: seconds since the story began.
-        process: "A" for the sleeper, "B" for the one that overtakes it, with the process id.
+        process: "A" for the sleeper, "B" for the one that overtakes it, with the process id where it is the one that
+            acts; "" for what neither of the two does.
         what: what happened.
         token: the token under which it happened, or None.
         before: the row before a write: its quantity and, where it has one, its last token.
@@ -151,7 +152,6 @@ class Story:
         self._stopped = monotonic()
         self.pause = Pause(pid=sleeper, state=processes.STOPPED)
         self.note("stopped", pid=sleeper)
-        self._happens("A", sleeper, "is stopped by SIGSTOP")
         gate.open()
 
     def wake(self, sleeper: int, worker: Worker) -> None:
@@ -160,17 +160,17 @@ class Story:
             self.pause.seconds = round(monotonic() - self._stopped, 3)
         processes.wake(sleeper, group=worker.pid)
         self.note("continued", pid=sleeper)
-        self._happens("A", sleeper, "goes on after SIGCONT")
 
     def kill(self, sleeper: int, worker: Worker) -> None:
         """Kill the process of A."""
         processes.kill(sleeper, group=worker.pid)
         self.note("killed", pid=sleeper)
-        self._happens("A", sleeper, "is killed by SIGKILL")
 
     def note(self, event: str, **facts: Any) -> None:
-        """Keep what this side did or saw, beside the worker's reports."""
-        self.reports.append({"at": time(), **facts, "event": event})
+        """Keep and tell what this side did or saw, beside the worker's reports."""
+        report = {"at": time(), **facts, "event": event}
+        self.reports.append(report)
+        self._tell_note(report)
 
     def follow(self, report: dict[str, Any]) -> bool:
         """Tell what a report of the worker says; False if it is of another story."""
@@ -208,6 +208,29 @@ class Story:
                 self._answered(letter, report, "accepted: B's change is lost" if self.loses(report) else "accepted")
             case "refused":
                 self._answered(letter, report, f"refused: {report['token']} is not above {report['seen']}")
+            case "lost":
+                self._happens(
+                    letter, report["pid"], "notices that its lease is lost", token=report["token"], at=report["at"]
+                )
+
+    def _tell_note(self, report: dict[str, Any]) -> None:
+        at = report["at"]
+        match report["event"]:
+            case "stopped":
+                self._happens("A", report["pid"], "is stopped by SIGSTOP", at=at)
+            case "continued":
+                self._happens("A", report["pid"], "goes on after SIGCONT", at=at)
+            case "killed":
+                self._happens("A", report["pid"], "is killed by SIGKILL", at=at)
+            case "expired" | "revoked" | "gone":
+                what = f"no longer holds the lease: {report['why']}"
+                self._happens(self.tasks[report["task"]], "", what, token=report["token"], at=at)
+            case "flushed":
+                self._happens("", "", "The lease store is flushed", at=at)
+            case "changed":
+                self._happens(
+                    "", "", f"Somebody else {report['what']}", token=report["token"], after=report["row"], at=at
+                )
 
     def _answered(self, letter: str, report: dict[str, Any], verdict: str) -> None:
         """Tell of a write and of what became of it."""
@@ -228,7 +251,7 @@ class Story:
         delta = DELTAS[self.tasks[report["task"]]]
         return bool(asked["before"][0] != asked["value"] - delta)
 
-    def _happens(self, letter: str, pid: int, what: str, *, at: float | None = None, **facts: Any) -> None:
-        event = Event(at=(at or time()) - self.began, process=f"{letter} {pid}", what=what, **facts)
+    def _happens(self, letter: str, pid: int | str, what: str, *, at: float, **facts: Any) -> None:
+        event = Event(at=at - self.began, process=f"{letter} {pid}".strip(), what=what, **facts)
         self.events.append(event)
         self.tell(event)

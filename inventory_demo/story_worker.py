@@ -32,6 +32,8 @@ UPDATE = re.compile(r'UPDATE ["`]?inventory_demo_(?:plain)?stock["`]? ')
 gate = Gate(os.environ["STORY_RUN"])
 # The lease under which this process is to wait: each process runs one task at a time.
 _waiting: list[Lease] = []
+# The task of each lease by its token: the heartbeat, which may notice that one is lost, runs in a thread of no task.
+_tasks: dict[int, str] = {}
 # The newest UPDATE of a stock that this process has sent, with its values.
 _sent: list[str] = []
 
@@ -44,14 +46,17 @@ def on_start(task_id: str, **named: Any) -> None:
 def on_end(task_id: str, state: str, **named: Any) -> None:
     """Report how a task ended: its lease is free by then. RETRY means that somebody else held the lease."""
     gate.report("ended", task=task_id, state=state)
+    _tasks.clear()
 
 
 def on_granted(sender: Any, lease: Lease, **named: Any) -> None:
     """Report the grant, and make the holder wait once it has read, if it is the one that shall sleep."""
     if keep_statement not in connection.execute_wrappers:
         connection.execute_wrappers.append(keep_statement)
+    task: Task[Any, Any] = current_task
+    _tasks[lease.token] = task.request.id or ""
     _report("granted", lease)
-    _waiting[:] = [lease] if gate.expects(_task_id()) else []
+    _waiting[:] = [lease] if gate.expects(_tasks[lease.token]) else []
 
 
 def on_lost(sender: Any, lease: Lease, reason: str, **named: Any) -> None:
@@ -100,12 +105,7 @@ def keep_statement(execute: Callable[..., Any], sql: str, params: Any, many: boo
 
 
 def _report(event: str, lease: Lease, **facts: Any) -> None:
-    gate.report(event, task=_task_id(), resource=lease.resource, token=lease.token, **facts)
-
-
-def _task_id() -> str:
-    task: Task[Any, Any] = current_task
-    return task.request.id or ""
+    gate.report(event, task=_tasks.get(lease.token, ""), resource=lease.resource, token=lease.token, **facts)
 
 
 def _row(model: type[Stock | PlainStock], sku: str) -> list[int]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from html import unescape
+from time import time
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils.translation import override
 
+from fencing import Lease, lease
 from fencing.admin.links import timeline_url
-from inventory_demo import processes
-from inventory_demo.actors import State, actor
+from fencing.revocation import revoke
+from inventory_demo import lease_store, processes
+from inventory_demo.actors import State, actor, grants
 from inventory_demo.lanes import picture
 from inventory_demo.lease_store import namespace
 from inventory_demo.management.commands import serve
+from inventory_demo.models import Stock
 from inventory_demo.stage import Stage
 from inventory_demo.stage import stage as the_stage
 from inventory_demo.statement import statement
@@ -46,7 +50,7 @@ def told(*reports: dict[str, Any], fenced: bool = True) -> Story:
     story.began = 1000.0
     story.tasks.update({"task-a": "A", "task-b": "B"})
     for report in reports:
-        if report["event"] in ("sent", "stopped", "continued", "killed", "flushed", "expired"):
+        if report["event"] in ("sent", "stopped", "continued", "killed", "flushed", "expired", "revoked", "changed"):
             story.note(**report)
         else:
             story.follow(report)
@@ -65,7 +69,7 @@ def overtaken() -> list[dict[str, Any]]:
         report("waits", "A", 0.2, token=33, before=[10, 0], value=7),
         {"event": "stopped", "at": 1001.0, "pid": 165},
         report("sent", "B", 1.0),
-        {"event": "expired", "at": 1002.5, "token": 33},
+        {"event": "expired", "at": 1002.5, "task": "task-a", "token": 33, "why": "it ran out"},
         report("granted", "B", 2.6, token=34),
         report("writes", "B", 3.0, token=34, before=[10, 0], value=5),
         report("wrote", "B", 3.1, token=34, after=[5, 34], sql="UPDATE x WHERE last_token < 34"),
@@ -207,6 +211,96 @@ def test_only_what_the_story_itself_did_is_summed_up(
         report("ended", "A", 5.3, state="SUCCESS"),
     )
     assert said in texts(client.get("/").content)
+
+
+def holding(stage: Stage, held: Lease) -> Story:
+    """A story on the stage whose A has the lease, has read, and sleeps."""
+    story = stage.stories[True] = told()
+    story.sku, story.began = held.resource.partition(":")[2], time()
+    for event in (
+        report("sent", "A", 0),
+        report("granted", "A", 0, token=held.token),
+        report("waits", "A", 0, token=held.token, before=[10, 0], value=7),
+    ):
+        event["at"] = time()
+        story.follow(event)
+    story.note("stopped", pid=165)
+    return story
+
+
+def log_of(client: Client) -> list[str]:
+    """The lines of the log of the fenced side, the newest first, without their times."""
+    log = client.get("/").content.decode().split('<ol class="log"')[1].split("</ol>")[0]
+    return [re.sub(r"^[\d.]+ s ", "", texts(line.encode()).strip()) for line in re.findall(r"<li>(.*?)</li>", log)]
+
+
+def test_revocation_ends_the_lease_on_the_page(client: Client, stage: Stage) -> None:
+    with lease("stock:revoked", ttl=60) as held:
+        story = holding(stage, held)
+        assert "lease runs out by itself" in str(stage.cues()["kill-a"].hint)
+        assert {bar.kind for bar in picture(story, time()).bars} == {"lease A", "pause"}
+        revoke("stock:revoked", "hangs since 3:14", token=held.token, by="admin (user 1)")
+        assert log_of(client)[0] == (
+            f"A no longer holds the lease: revoked, hangs since 3:14 (admin (user 1)) token {held.token}"
+        )
+        assert len(log_of(client)) == len(story.events) == 4, "it is told once"
+    page = texts(client.get("/").content)
+    assert f"A no longer holds the lease: revoked, hangs since 3:14 (admin (user 1)) (token {held.token})." in page
+    assert "lease revoked" in page
+    assert "Lease now: nobody" in page
+    drawn = {bar.kind: bar for bar in picture(story, time() + 5).bars}
+    assert float(drawn["belief"].width) > 10 * float(drawn["lease A"].width)
+    cues = stage.cues()
+    assert (cues["flush"].possible, cues["flush"].hint) == (False, "Nobody holds a lease.")
+    assert cues["kill-a"].possible
+    assert cues["kill-a"].hint == "SIGKILL to its process, which has the lease no more."
+
+
+def test_store_that_somebody_else_empties_is_told_as_what_is_known_of_it(client: Client, stage: Stage) -> None:
+    with lease("stock:forgotten", ttl=60) as held:
+        story = holding(stage, held)
+        client.get("/")
+        lease_store.flush()
+        assert log_of(client)[0] == f"A no longer holds the lease: the store has it no more token {held.token}"
+        assert grants(story)[0].how == "gone"
+
+
+def test_flush_has_a_line(client: Client, stage: Stage) -> None:
+    with lease("stock:flushed", ttl=60) as held:
+        story = holding(stage, held)
+        assert client.post("/", {"step": "flush"}).status_code == 302
+        assert log_of(client)[0] == "The lease store is flushed"
+        assert grants(story)[0].how == "flushed"
+
+
+def test_what_somebody_else_writes_has_a_line(client: Client, stage: Stage) -> None:
+    with lease("stock:shared", ttl=60) as held:
+        story = holding(stage, held)
+    Stock.objects.create(sku="shared", quantity=10)
+    with lease("stock:shared") as other:
+        stock = Stock.objects.get(sku="shared")
+        stock.quantity = 96
+        stock.save()
+    assert f"Somebody else sets the stock to 96 token {other.token}" in log_of(client)
+    with lease("stock:shared"):
+        Stock.objects.filter(sku="shared").update(quantity=95)
+    with lease("stock:shared") as last:
+        Stock.objects.get(sku="shared").delete()
+    assert f"Somebody else writes the row (delete) token {last.token}" in log_of(client)
+    told_of = [one for one in story.events if "Somebody else" in one.what]
+    assert [one.what.partition(" else ")[2] for one in told_of] == [
+        "sets the stock to 96", "writes the row (update)", "writes the row (delete)",
+    ]  # fmt: skip
+
+
+def test_end_that_only_follows_from_a_newer_grant_is_not_made_up() -> None:
+    reports = overtaken()
+    del reports[5]
+    first, second = grants(told(*reports))
+    assert (first.how, first.end) == ("", second.start)
+    revoked = {"event": "revoked", "at": 1002.0, "task": "task-a", "token": 33, "why": "hangs (admin)"}
+    first, _second = grants(told(*reports, revoked))
+    assert (first.how, first.end) == ("revoked", 1002.0)
 
 
 def test_no_locale_changes_a_number(client: Client, stage: Stage, settings: Any) -> None:

@@ -17,15 +17,19 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 from django_redis import get_redis_connection
 
+from fencing.admin.links import revoke_url
 from fencing.models import FencedWrite
 from inventory_demo import lease_store, processes
 from inventory_demo.actors import State, actor, grants, is_active
+from inventory_demo.models import Stock
 from inventory_demo.server_addresses import CHECKOUT
 from inventory_demo.stage import RefusedStepError, Stage
 from inventory_demo.stage import stage as the_stage
 from inventory_demo.story import EXPECTED, INITIAL, Story
+from tests.admin.pages import form_of
 from tests.celery.conftest import transactional_db  # noqa: F401  (of the whole module: one worker plays all of it)
 from tests.concurrency import threads, wait_until
 from tests.services import missing
@@ -208,6 +212,34 @@ def test_store_that_forgets_issues_higher_tokens_and_the_sleeper_is_refused(clie
     assert story.final == EXPECTED
     assert [write["outcome"] for write in story.writes] == ["accepted", "stale", "accepted"]
     assert "store flushed" in client.get("/").content.decode()
+
+
+def test_what_an_operator_does_in_the_admin_shows_on_the_page(client: Client, stage: Stage, admin_user: Any) -> None:
+    operator = Client()
+    operator.force_login(admin_user)
+    press(client, "start-a")
+    poll_until(client, lambda: told(stage, "waits"), "A waits at the gate")
+    story = stage.story
+    assert story is not None
+    [token] = story.tokens
+    given = {"token": token, "reason": "hangs since 3:14"}
+    assert operator.post(revoke_url("admin", "default", story.resource), given).status_code == 302
+    poll_until(client, lambda: told(stage, "revoked"), "the page tells of the revocation")
+    assert grants(story)[0].how == "revoked"
+    assert not stage.cues()["flush"].possible
+    poll_until(client, lambda: told(stage, "lost"), "A's heartbeat has noticed")
+    overtake(client, stage)
+    press(client, "kill-a")
+    stock = Stock.objects.get(sku=story.sku)
+    form = reverse("admin:inventory_demo_stock_change", args=[stock.pk])
+    changed = form_of(operator.get(form)) | {"quantity": "96"}
+    assert operator.post(form, changed).status_code == 302
+    poll_until(client, lambda: told(stage, "changed"), "the page tells of the change")
+    lines = [event.what for event in story.events]
+    assert f"no longer holds the lease: revoked, hangs since 3:14 (admin (user {admin_user.pk}))" in lines
+    assert "notices that its lease is lost" in lines
+    assert lines[-1] == "Somebody else sets the stock to 96"
+    assert len(lines) == len({(event.process, event.what) for event in story.events}), "nothing is told twice"
 
 
 def test_flush_takes_nothing_of_other_namespaces(client: Client, stage: Stage) -> None:
