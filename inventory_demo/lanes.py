@@ -6,7 +6,7 @@ Coordinates are texts, so that no locale puts its own decimal sign into them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
@@ -27,13 +27,18 @@ AXIS = 206
 # The axis begins with so many seconds, and has at most so many steps.
 SHORTEST, MOST_TICKS = 7.0, 8
 STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
-# About the widths of a letter in a bar and in a caption, to tell whether a text fits.
+# About the widths of a letter in a dashed bar and in every bolder text, to tell whether it fits.
 LETTER, BOLD = 6.6, 7.4
+# How far a mark on a bar covers it to either side.
+REACH = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A span of time: a lease, a pause, a wait, or the time in which a holder is none any more."""
+    """A span of time: a lease, a pause, a wait, or the time in which a holder is none any more.
+
+    Its label is in it or above it, as `place` says, and nowhere that a mark would cover it.
+    """
 
     kind: str
     x: str
@@ -43,6 +48,7 @@ class Bar:
     middle: str
     baseline: str
     label: str
+    place: str = "in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +123,14 @@ def picture(story: Story | None, now: float) -> Picture:
     scale = Scale(story.began, end)
     held = grants(story)
     drawn = Picture(ticks=scale.ticks, names=_names(story), now=places(scale.x(now)) if active else "")
-    drawn.bars += [_lease(scale, grant, end) for grant in held]
-    drawn.bars += [bar for letter in "AB" for bar in _waits(scale, story, letter, end)]
-    drawn.bars += _pauses(scale, reports, end)
-    drawn.bars += [bar for grant in held if (bar := _belief(scale, story, grant, end))]
     drawn.marks += _marks(scale, story, reports)
+    for letter, top in TOPS.items():
+        covered = [float(mark.x) for mark in drawn.marks if mark.y == places(top + HALF)]
+        own = [grant for grant in held if grant.letter == letter]
+        drawn.bars += [_lease(scale, grant, end, covered, drawn.names[letter]) for grant in own]
+        drawn.bars += _waits(scale, story, letter, end)
+        drawn.bars += [bar for grant in own if (bar := _belief(scale, story, grant, end, covered))]
+    drawn.bars += _pauses(scale, reports, end)
     drawn.beams += _beams(scale, story, reports)
     return drawn
 
@@ -136,21 +145,40 @@ def _names(story: Story | None) -> dict[str, str]:
     }
 
 
-def _bar(scale: Scale, kind: str, top: float, height: float, start: float, end: float, *labels: str) -> Bar:
-    """A bar with the first of the labels that fits into it."""
+def _bar(
+    scale: Scale, kind: str, top: float, height: float, start: float, end: float, *labels: str,
+    covered: Iterable[float] = (),
+) -> Bar:  # fmt: skip
+    """A bar with the first of the labels that fits into what the marks at these places leave of it."""
     x, width = scale.x(start), max(scale.x(end) - scale.x(start), 3.0)
+    left, right = _free(x, x + width, covered)
+    letter = LETTER if kind in ("waits", "belief") else BOLD
     return Bar(
-        kind=kind, x=places(x), y=places(top), width=places(width), height=places(height), middle=places(x + width / 2),
-        baseline=places(top + height / 2 + 4.5),
-        label=next((label for label in labels if len(label) * LETTER + 6 <= width), ""),
+        kind=kind, x=places(x), y=places(top), width=places(width), height=places(height),
+        middle=places((left + right) / 2), baseline=places(top + height / 2 + 4.5),
+        label=next((label for label in labels if len(label) * letter + 6 <= right - left), ""),
     )  # fmt: skip
 
 
-def _lease(scale: Scale, grant: Grant, end: float) -> Bar:
+def _free(left: float, right: float, covered: Iterable[float]) -> tuple[float, float]:
+    """The widest part of a bar that no mark covers."""
+    near = [at for at in sorted(covered) if left < at + REACH and at - REACH < right]
+    begins, ends = [left, *(at + REACH for at in near)], [*(at - REACH for at in near), right]
+    return max(zip(begins, ends, strict=True), key=lambda part: part[1] - part[0])
+
+
+def _lease(scale: Scale, grant: Grant, end: float, covered: Iterable[float], name: str) -> Bar:
+    """The bar of a lease. Where it is too short for its number, that is above it, unless the lane's name is there."""
     token = str(grant.token)
     texts = [_("lease · token %(token)s"), _("token %(token)s"), "%(token)s"]
     labels = [text % {"token": token} for text in texts]
-    return _bar(scale, f"lease {grant.letter}", TOPS[grant.letter], BAR, grant.start, grant.end or end, *labels)
+    top, until = TOPS[grant.letter], grant.end or end
+    bar = _bar(scale, f"lease {grant.letter}", top, BAR, grant.start, until, *labels, covered=covered)
+    half = len(token) * BOLD / 2
+    middle = min(float(bar.x) + float(bar.width) / 2, RIGHT - half)
+    if bar.label or middle - half < LEFT + (len(name) + 1) * BOLD:
+        return bar
+    return replace(bar, label=token, place="above", middle=places(middle), baseline=places(top - 5))
 
 
 def _waits(scale: Scale, story: Story, letter: str, end: float) -> Iterable[Bar]:
@@ -186,7 +214,7 @@ def _pause(scale: Scale, start: float, end: float) -> Bar:
     return _bar(scale, "pause", PAUSE_TOP, PAUSE_BAR, start, end, *labels)
 
 
-def _belief(scale: Scale, story: Story, grant: Grant, end: float) -> Bar | None:
+def _belief(scale: Scale, story: Story, grant: Grant, end: float, covered: Iterable[float]) -> Bar | None:
     """From the end of a lease to when its holder wrote, or ended: it knows nothing of it."""
     if grant.end is None or grant.how == "released":
         return None
@@ -200,7 +228,7 @@ def _belief(scale: Scale, story: Story, grant: Grant, end: float) -> Bar | None:
     if until <= grant.end:
         return None
     labels = (_("still believes in token %(token)s") % {"token": grant.token}, _("believes"))
-    return _bar(scale, "belief", TOPS[grant.letter], BAR, grant.end, until, *labels)
+    return _bar(scale, "belief", TOPS[grant.letter], BAR, grant.end, until, *labels, covered=covered)
 
 
 def _marks(scale: Scale, story: Story, reports: list[dict[str, Any]]) -> list[Mark]:

@@ -17,6 +17,16 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.django_db(trans
 STORY = 90_000
 
 
+# The labels of bars that a mark touches.
+COVERED = """() => {
+  const touch = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  const box = (one) => one.getBoundingClientRect();
+  const marks = [...document.querySelectorAll(".lanes .mark circle")].map(box);
+  const labels = [...document.querySelectorAll(".lanes text.in, .lanes text.above, .lanes text.lane")];
+  return labels.filter((one) => marks.some((mark) => touch(mark, box(one)))).map((one) => `covered: ${one.textContent}`);
+}"""
+
+
 @pytest.fixture(autouse=True)
 def empty_stage(settings: Any) -> Iterator[None]:
     settings.DEBUG = True
@@ -51,7 +61,7 @@ def test_one_click_plays_the_story_and_without_the_fence_the_other_one(open_page
             )
             picture(shown, f"demo-{scheme}-{width}")
             wide = [] if is_as_wide_as_its_window(shown) else ["too wide"]
-            found[scheme, width] = [*violations(shown), *wide]
+            found[scheme, width] = [*violations(shown), *wide, *shown.evaluate(COVERED)]
     assert {key: wrong for key, wrong in found.items() if wrong} == {}
 
 

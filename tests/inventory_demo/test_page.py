@@ -21,7 +21,7 @@ from fencing.admin.links import timeline_url
 from fencing.revocation import revoke
 from inventory_demo import lease_store, processes
 from inventory_demo.actors import State, actor, grants
-from inventory_demo.lanes import picture
+from inventory_demo.lanes import REACH, picture
 from inventory_demo.lease_store import namespace
 from inventory_demo.management.commands import serve
 from inventory_demo.models import Stock
@@ -336,6 +336,31 @@ def test_lanes_show_leases_the_pause_and_a_belief_that_is_wrong() -> None:
         ("read", "read 10"), ("accepted", "✓ 34: 10 → 5"), ("refused", "✕ token 33 < 34 → refused"),
     ]  # fmt: skip
     assert len(drawn.beams) == 1
+
+
+def again() -> list[dict[str, Any]]:
+    """What is reported of a whole story under tokens of five digits: A writes in its second lease."""
+    reports = [
+        *overtaken(),
+        report("granted", "A", 4.3, token=35),
+        report("writes", "A", 5.2, token=35, before=[5, 34], value=2),
+        report("wrote", "A", 5.3, token=35, after=[2, 35], sql="UPDATE x WHERE last_token < 35"),
+        report("ended", "A", 5.4, state="SUCCESS"),
+    ]
+    return [{**one, **{name: 50_000 + one[name] for name in ("token", "seen") if name in one}} for one in reports]
+
+
+def test_no_mark_covers_the_number_of_a_short_lease() -> None:
+    """It is above the lease instead, unless the lane's name is there, as in that of B."""
+    drawn = picture(told(*again()), 1006.0)
+    assert [(bar.label, bar.place) for bar in drawn.bars if bar.kind.startswith("lease")] == [
+        ("token 50033", "in"), ("50035", "above"), ("", "in"),
+    ]  # fmt: skip
+    for bar in drawn.bars:
+        for mark in drawn.marks:
+            near = abs(float(mark.y) - float(bar.y) - float(bar.height) / 2) < 1
+            apart = abs(float(mark.x) - float(bar.middle)) >= len(bar.label) * 3 + REACH
+            assert apart or not near or not bar.label or bar.place == "above", (bar, mark)
 
 
 def test_lanes_keep_everything_inside_however_long_it_takes() -> None:
