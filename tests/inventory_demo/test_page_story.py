@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from html import unescape
 from http.cookiejar import CookieJar
 from pathlib import Path
@@ -16,6 +17,7 @@ from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
 import pytest
+from django.db import connection
 from django.test import Client
 from django.urls import reverse
 from django_redis import get_redis_connection
@@ -24,6 +26,7 @@ from fencing.admin.links import revoke_url
 from fencing.models import FencedWrite
 from inventory_demo import lease_store, processes
 from inventory_demo.actors import State, actor, grants, is_active
+from inventory_demo.alone import alone
 from inventory_demo.models import Stock
 from inventory_demo.server_addresses import CHECKOUT
 from inventory_demo.stage import RefusedStepError, Stage
@@ -322,6 +325,66 @@ def test_without_javascript_the_page_is_played_by_reload(client: Client, stage: 
 def is_process(pid: int) -> bool:
     """Whether the process exists and is no zombie."""
     return bool(processes.thread_states(pid).strip("Z"))
+
+
+def test_who_prepares_the_database_keeps_others_waiting() -> None:
+    if connection.vendor != "postgresql":
+        missing("PostgreSQL, whose locks keep one out")
+    order: list[str] = []
+
+    def second() -> None:
+        with alone(order.append):
+            order.append("second")
+
+    with threads() as start:
+        with alone(order.append):
+            other = start(second)
+            wait_until(lambda: order, "the second is told to wait")
+            order.append("first")
+        other.result(timeout=20)
+    assert order == ["Another command is preparing the database: waiting for it.", "first", "second"]
+
+
+def test_two_servers_at_once_prepare_an_empty_database_one_after_the_other() -> None:
+    if connection.vendor != "postgresql":
+        missing("PostgreSQL, whose locks keep one out")
+    name = f"{connection.settings_dict['NAME']}_empty"
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "FENCING_TEST_DATABASE": name}
+    with connection.cursor() as cursor:
+        cursor.execute(f'CREATE DATABASE "{name}"')
+    try:
+        with ExitStack() as stack:
+            servers = [
+                stack.enter_context(
+                    subprocess.Popen(
+                        [sys.executable, "-u", "manage.py", "serve"],
+                        cwd=CHECKOUT,
+                        env=environment,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.STDOUT,
+                        text=True,
+                    )
+                )
+                for _ in range(2)
+            ]
+            for server in servers:
+                stack.callback(server.kill)
+            said = [until_it_serves(server) for server in servers]
+        assert not [lines for lines in said if "The story:" not in lines], said
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def until_it_serves(server: subprocess.Popen[str]) -> str:
+    """What a server says until it tells its address, or ends."""
+    assert server.stdout is not None
+    lines = []
+    for line in server.stdout:
+        lines.append(line)
+        if "The story:" in line:
+            break
+    return "".join(lines)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

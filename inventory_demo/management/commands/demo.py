@@ -10,6 +10,7 @@ from uuid import uuid4
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
+from inventory_demo.alone import alone
 from inventory_demo.gate import Gate, GateError
 from inventory_demo.story import Story
 from inventory_demo.story_report import as_object, console_for, line, problems, table
@@ -31,7 +32,8 @@ class Command(BaseCommand):
         """Play both stories; CommandError, and so exit status 1, if the fenced one did not go right."""
         output = console_for(self.stdout._out)
         progress = console_for(self.stderr._out) if options["json"] else output
-        call_command("migrate", verbosity=0)
+        with alone(progress.print):
+            call_command("migrate", verbosity=0)
         stories = {
             fenced: Story(fenced=fenced, tell=lambda event: progress.print(line(event))) for fenced in (False, True)
         }

@@ -13,6 +13,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 
+from inventory_demo.alone import alone
 from inventory_demo.stage import stage
 
 HOST = "127.0.0.1"
@@ -32,10 +33,11 @@ class Command(BaseCommand):
         """
         if not settings.DEBUG:
             raise CommandError("The page starts and stops processes and has a known password: it needs DEBUG = True.")
-        call_command("migrate", verbosity=0)
         users = get_user_model()._default_manager
-        if not users.filter(username=LOGIN).exists():
-            users.create_superuser(LOGIN, password=LOGIN)
+        with alone(self.stdout.write):
+            call_command("migrate", verbosity=0)
+            if not users.filter(username=LOGIN).exists():
+                users.create_superuser(LOGIN, password=LOGIN)
         port = first_free_port(8000)
         self.stdout.write(f"The story:  http://{HOST}:{port}/")
         self.stdout.write(f"The admin:  http://{HOST}:{port}/admin/  (login {LOGIN}, password {LOGIN})")
