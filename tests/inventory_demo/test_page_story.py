@@ -111,16 +111,20 @@ def sleeper_of(stage: Stage) -> int:
     return pid
 
 
+def start_a(client: Client, stage: Stage) -> Story:
+    """A has read, and waits at the gate, with a heartbeat that keeps its lease."""
+    press(client, "start-a")
+    poll_until(client, lambda: told(stage, "waits"), "A waits at the gate")
+    assert stage.story is not None
+    return stage.story
+
+
 def start_and_pause(client: Client, stage: Stage) -> Story:
     """A has read, and is stopped."""
-    press(client, "start-a")
-    poll_until(
-        client, lambda: any(one["event"] == "waits" for one in stage.story.reports) if stage.story else False, "A"
-    )
+    story = start_a(client, stage)
     press(client, "pause-a")
-    assert stage.story is not None
     assert processes.is_stopped(sleeper_of(stage))
-    return stage.story
+    return story
 
 
 def overtake(client: Client, stage: Stage) -> None:
@@ -203,10 +207,11 @@ def test_killed_process_writes_nothing_and_the_next_one_goes_on(client: Client, 
 
 
 def test_store_that_forgets_issues_higher_tokens_and_the_sleeper_is_refused(client: Client, stage: Stage) -> None:
-    story = start_and_pause(client, stage)
+    story = start_a(client, stage)
     press(client, "flush")
     assert lease_store.live_lease(story.resource) is None
     assert refused(client, "flush") == "Flush the lease store: Nobody holds a lease."
+    press(client, "pause-a")
     overtake(client, stage)
     first, second = story.tokens
     assert second > first
@@ -220,10 +225,7 @@ def test_store_that_forgets_issues_higher_tokens_and_the_sleeper_is_refused(clie
 def test_what_an_operator_does_in_the_admin_shows_on_the_page(client: Client, stage: Stage, admin_user: Any) -> None:
     operator = Client()
     operator.force_login(admin_user)
-    press(client, "start-a")
-    poll_until(client, lambda: told(stage, "waits"), "A waits at the gate")
-    story = stage.story
-    assert story is not None
+    story = start_a(client, stage)
     [token] = story.tokens
     given = {"token": token, "reason": "hangs since 3:14"}
     assert operator.post(revoke_url("admin", "default", story.resource), given).status_code == 302
@@ -231,6 +233,7 @@ def test_what_an_operator_does_in_the_admin_shows_on_the_page(client: Client, st
     assert grants(story)[0].how == "revoked"
     assert not stage.cues()["flush"].possible
     poll_until(client, lambda: told(stage, "lost"), "A's heartbeat has noticed")
+    press(client, "pause-a")
     overtake(client, stage)
     press(client, "kill-a")
     stock = Stock.objects.get(sku=story.sku)
@@ -249,7 +252,7 @@ def test_flush_takes_nothing_of_other_namespaces(client: Client, stage: Stage) -
     store = get_redis_connection("leases")
     key = b":fencing:{of somebody else:0}:counter"
     store.set(key, "1", ex=300)
-    start_and_pause(client, stage)
+    start_a(client, stage)
     press(client, "flush")
     assert store.delete(key) == 1
 
@@ -287,9 +290,8 @@ def test_of_two_clicks_at_once_one_is_refused(stage: Stage) -> None:
 
 def test_a_process_that_is_not_the_workers_is_not_touched(client: Client, stage: Stage) -> None:
     """A report may name any process: the number may be somebody else's by now."""
-    press(client, "start-a")
     # The last report for now: each names A's process.
-    poll_until(client, lambda: told(stage, "waits"), "A waits at the gate")
+    start_a(client, stage)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         assert stage.story is not None
         stage.story.note("continued", pid=other.pid)
