@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 
 from fencing import StaleWriteError, history, lease
 from fencing.admin.links import timeline_url
-from fencing.models import FencedWrite, TokenGrant
+from fencing.models import FencedResource, FencedWrite, TokenGrant
 from inventory_demo.factories import StockFactory
 from inventory_demo.models import Stock
 from tests.browser.conftest import SCHEMES, WIDTHS, is_as_wide_as_its_window, picture, press_tab_to, violations
@@ -51,6 +51,7 @@ def pages_of(grant: TokenGrant) -> dict[str, str]:
         "grant": reverse("admin:fencing_tokengrant_change", args=[grant.pk]),
         "writes": reverse("admin:fencing_fencedwrite_changelist"),
         "write": reverse("admin:fencing_fencedwrite_change", args=[refused.pk]),
+        "resource": reverse("admin:fencing_fencedresource_change", args=[FencedResource.objects.get().pk]),
         "timeline": timeline_url("admin", grant.namespace, grant.resource),
         "live": reverse("admin:fencing_heldlease_changelist"),
     }

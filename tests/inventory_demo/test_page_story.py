@@ -198,6 +198,8 @@ def test_killed_process_writes_nothing_and_the_next_one_goes_on(client: Client, 
     press(client, "kill-a")
     wait_until(lambda: not Path(f"/proc/{sleeper}").exists(), "the process is gone")
     assert refused(client, "resume-a") == "Resume A: A is not paused."
+    # Nobody else takes it meanwhile, and nobody is left who could tell.
+    poll_until(client, lambda: grants(story)[0].how == "expired", "the lease runs out, and the page sees it")
     overtake(client, stage)
     assert story.final == INITIAL - 5
     assert stage.trouble == ""
