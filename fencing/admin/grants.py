@@ -102,12 +102,14 @@ class TokenGrantAdminMixin(GrantPageMixin, HistoryListMixin):
 
     def found_in_columns(self, queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
         """By the column that holds the term, mostly one: an OR of all would leave the other filters without an index."""
+        if TokenRange.objects.db != queryset.db:
+            return super().found(queryset, term)
         meant: dict[str, Any] = dict.fromkeys(self.exact_texts, term)
         if (number := number_in(term)) is not None:
             meant |= dict.fromkeys(self.exact_numbers, number)
         of_place = TokenGrant.objects.using(queryset.db).filter(namespace=OuterRef("namespace"))
         holds = {f"holds_{name}": Exists(of_place.filter(**{name: value})) for name, value in meant.items()}
-        ranges: QuerySet[Any] = TokenRange.objects.using(queryset.db).annotate(**holds)
+        ranges: QuerySet[Any] = TokenRange.objects.annotate(**holds)
         places = [place for place in ranges.values("namespace", *holds) if any(place[name] for name in holds)]
         held = [(name, value) for name, value in meant.items() if any(place[f"holds_{name}"] for place in places)]
         if not held:

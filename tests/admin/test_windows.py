@@ -154,7 +154,7 @@ def test_grants_are_found_by_what_became_of_their_writes(admin_client: Any, outc
 def test_grants_by_the_outcome_of_a_write_are_not_counted(admin_client: Any) -> None:
     numbers = range(1, 103)
     grants(TokenGrant(namespace="default", token=n, resource="r", granted_at=NOW) for n in numbers)
-    writes(numbers, outcome="stale")
+    writes(numbers, outcome="stale", resource="r")
     page = page_of(admin_client, list_url(TokenGrant, outcome="refused"))
     assert "100+ grants in the last 24 hours" in page
     assert "102 grants in the last 24 hours" in page_of(admin_client, list_url(TokenGrant))
