@@ -21,7 +21,7 @@ from inventory_demo.server_addresses import CHECKOUT
 from inventory_demo.server_support import FileLock, ServerError, can_take, prepare_runtime, wait_for
 from inventory_demo.servers import Addresses, addresses, clean, running
 from inventory_demo.valkey_server import Valkey
-from manage import needs_servers
+from manage import looks_at_our_tables, needs_servers
 
 USER = """
 import sys
@@ -230,6 +230,15 @@ def test_own_addresses_are_short_and_need_no_environment(tmp_path, monkeypatch):
 )
 def test_manage_starts_servers_for_commands_that_need_them(arguments, needed):
     assert needs_servers(arguments.split()) is needed
+
+
+def test_manage_creates_tables_for_its_own_database_only(monkeypatch):
+    assert looks_at_our_tables(["fencing", "drill"])
+    assert not looks_at_our_tables(["fencing", "drill", "--help"])
+    assert not looks_at_our_tables(["migrate"])
+    assert not looks_at_our_tables([])
+    monkeypatch.setenv("DATABASE_URL", "postgresql:///theirs")
+    assert not looks_at_our_tables(["fencing", "drill"])
 
 
 def test_programs_of_a_test_work_on_its_database(transactional_db, process_environment):
