@@ -18,6 +18,7 @@ SERIALIZATION_FAILURES = frozenset({"40001", "40P01", "1020", "1213"})
 LOCK_TIMEOUTS = frozenset({"55P03", "1205"})
 DUPLICATE_KEY = "1062"
 CANCELLED = frozenset({"57014", "1969"})
+UNKNOWN_TABLE = frozenset({"42P01", "1146"})
 CHECK_VIOLATION = "4025"  # MariaDB's; its JSON is text with a CHECK
 
 
@@ -51,6 +52,11 @@ def is_cancelled(error: BaseException) -> bool:
     """Whether the database, or an operator, ended a statement because it took too long."""
     interrupted = getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
     return interrupted or code_of(error) in CANCELLED
+
+
+def is_unmigrated(error: BaseException) -> bool:
+    """Whether a table that a statement names is not there."""
+    return code_of(error) in UNKNOWN_TABLE or str(error).startswith("no such table: ")
 
 
 def unless_there(connection: BaseDatabaseWrapper, column: str) -> str:

@@ -22,7 +22,7 @@ from django.utils import timezone
 from fencing.backends.base import NeedsRange, Place
 from fencing.conf import MAX_TOKEN, BackendConfig
 from fencing.connections import autocommit, testcase_block
-from fencing.databases import SERIALIZATION_FAILURES, code_of, kind, unless_there
+from fencing.databases import SERIALIZATION_FAILURES, code_of, is_unmigrated, kind, unless_there
 from fencing.exceptions import InvalidTokenError, LeaseBackendError, TokensExhaustedError
 from fencing.tables import sql_name
 
@@ -234,5 +234,8 @@ def _database(config: BackendConfig) -> Iterator[BaseDatabaseWrapper]:
                 raise LeaseBackendError(config.alias, detail)
             yield connection
     except DatabaseProblem as error:
+        if is_unmigrated(error):
+            detail = f"database {config.database!r}, which owns the numbers, lacks the tables of the app fencing: migrate it."
+            raise LeaseBackendError(config.alias, detail) from error
         detail = f"database {config.database!r}, which owns the numbers, refused: {type(error).__name__}: {error}"
         raise LeaseBackendError(config.alias, detail) from error
