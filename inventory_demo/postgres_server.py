@@ -57,7 +57,8 @@ class Postgres:
 
     def is_ready(self) -> bool:
         """Tell whether the server accepts connections."""
-        command = ["pg_isready", "-h", str(self.sockets), "-p", str(PORT)]
+        # A server that is slow to answer must not be taken for one that is gone, and started anew below its users.
+        command = ["pg_isready", "-t", "20", "-h", str(self.sockets), "-p", str(PORT)]
         return self._run(command, seconds=30).returncode == 0
 
     def start(self) -> None:
