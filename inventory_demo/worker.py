@@ -104,7 +104,7 @@ class Worker:
 
     def answers(self) -> bool:
         """Whether the worker consumes from its queue."""
-        return bool(self.control.ping(destination=[self.name], timeout=0.2))
+        return bool(self.control.ping(destination=[self.name], timeout=1.0))
 
     @contextmanager
     def consuming(self, queue: str) -> Iterator[None]:
