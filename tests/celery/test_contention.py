@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import log2
 from typing import Any
 from uuid import uuid4
@@ -21,6 +21,8 @@ pytestmark = pytest.mark.slow
 PROCESSES = 4
 # Messages for each task, on the average: its own, and what puts it back into the queue.
 MESSAGES = 3.0
+# Seconds by which the worker's main process, when it is busy, may be late to tell that a task has begun.
+LATE = 0.3
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +35,19 @@ def crowd(transactional_db: None) -> Iterator[Worker]:
 
 
 class Events:
-    """What a worker has told of its tasks: their messages, when each was first begun, and when it got its lease."""
+    """What a worker has told of these tasks: their messages, when each was first begun, and when it got its lease."""
 
-    def __init__(self) -> None:
+    def __init__(self, task_ids: Collection[str]) -> None:
+        self.task_ids = task_ids
         self.messages: Counter[str] = Counter()
         self.begun: dict[str, float] = {}
         self.granted: dict[str, float] = {}
         self.succeeded: set[str] = set()
 
     def note(self, event: dict[str, Any]) -> None:
-        """Take one in."""
+        """Take one in, unless it is of another worker on the same broker."""
+        if event.get("uuid") not in self.task_ids:
+            return
         match event["type"]:
             case "task-received":
                 self.messages[event["uuid"]] += 1
@@ -61,9 +66,10 @@ class Events:
 
 def contend(worker: Worker, article: Article, task: Any, tasks: int) -> Events:
     """Send so many tasks of one article, and see each of them take effect once."""
-    events = Events()
+    task_ids = [uuid4().hex for _ in range(tasks)]
+    events = Events(task_ids)
     with hearing(events.note) as listen:
-        results = [worker.send(task, article.sku, 1) for _ in range(tasks)]
+        results = [worker.send(task, article.sku, 1, task_id=task_id) for task_id in task_ids]
         assert listen(lambda: len(events.succeeded) == tasks, 240), f"{len(events.succeeded)} of {tasks} tasks ended"
     assert sorted(result.get(timeout=15) for result in results) == list(range(11, 11 + tasks))
     assert article.quantity == 10 + tasks
@@ -91,4 +97,4 @@ def test_tasks_that_do_not_get_the_lease_come_back_ever_more_rarely(crowd: Worke
     assert max(events.messages.values()) > 1, "the lease was hardly in demand"
     for task_id, waited in events.waits().items():
         # The pauses are at least half of 1 s, 2 s, 4 s and so on.
-        assert events.messages[task_id] <= 1 + log2(1 + 2 * waited), (events.messages[task_id], waited)
+        assert events.messages[task_id] <= 1 + log2(1 + 2 * (waited + LATE)), (events.messages[task_id], waited)
