@@ -9,12 +9,12 @@ from django.db import connection
 
 
 @contextmanager
-def slow_commit(sku: str) -> Iterator[None]:
-    """Let each commit of a change of this stock take three seconds."""
+def slow_commit(sku: str, seconds: int = 3) -> Iterator[None]:
+    """Let each commit of a change of this stock take so long."""
     with connection.cursor() as cursor:
         cursor.execute(
             "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN PERFORM pg_sleep(3); RETURN NULL; END $$"
+            f"$$ BEGIN PERFORM pg_sleep({seconds}); RETURN NULL; END $$"
         )
         cursor.execute(
             "CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON inventory_demo_stock DEFERRABLE INITIALLY DEFERRED "

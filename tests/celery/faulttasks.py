@@ -57,7 +57,7 @@ redelivered_skipping = stopping("redelivered_skipping", acks_late=True, on_busy=
 redelivered_failing = stopping("redelivered_failing", acks_late=True, on_busy="fail")
 
 
-@fenced_task(resource="stock:{sku}", ttl=TTL, soft_time_limit=1)
+@fenced_task(resource="stock:{sku}", ttl=TTL, soft_time_limit=2)
 def deaf(sku: str, overtaken: bool) -> int:
     """Take no notice of the soft limit, and write what was read before it."""
     stock = Stock.objects.get(sku=sku)
@@ -97,7 +97,7 @@ def retrying_once(self: FencedTask, sku: str) -> int:
     quantity = change(sku, -1)
     report(sku, "wrote", retries=self.request.retries)
     if not self.request.retries:
-        raise self.retry(countdown=0.5)
+        raise self.retry(countdown=2)
     return quantity
 
 

@@ -45,6 +45,8 @@ STOCKS, IN_STOCK = 20, 1000
 SLICE = 10
 # Seconds of a pause: longer than the ttl, and some longer than the broker waits for an acknowledgement.
 PAUSES = (1.2, 1.2, 1.2, 3.2)
+# Seconds without a message after which none is under way.
+QUIET = 3.0
 # Seconds within which all tasks end once nothing strikes any more.
 BOUND = 120
 
@@ -86,7 +88,7 @@ class Fire:
 
     def finish(self) -> bool:
         """Wait until all have ended, those that are to be sent again as well; say whether they have."""
-        wait_for(lambda: not left_in_the_broker(), seconds=BOUND)
+        wait_for(is_quiet, seconds=BOUND)
         logs = [worker.log(10_000_000) for worker in self._started]
         for task_id in [one for one in self.sent if not app.AsyncResult(one).ready()]:
             (self.lost if any(task_id in log for log in logs) else self.sent_again).append(task_id)
@@ -163,6 +165,11 @@ def left_in_the_broker() -> int:
         channel: Any = connection.default_channel
         client = channel.client
         return int(client.llen(QUEUE) + client.hlen("unacked"))
+
+
+def is_quiet() -> bool:
+    """Whether the broker stays empty: for a moment it is so, too, while a worker takes a message or puts one back."""
+    return not wait_for(lambda: left_in_the_broker() > 0, seconds=QUIET)
 
 
 def unanswered(sent: Iterable[str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from inventory_demo.celery import app
 from inventory_demo.gate import Gate
 from inventory_demo.models import Stock
 from inventory_demo.server_support import wait_for
+from inventory_demo.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,12 @@ def report(sku: str, event: str, **facts: Any) -> None:
 def reaches(result: Any, state: str, seconds: float = 15) -> bool:
     """Wait until a task is in this state."""
     return wait_for(lambda: bool(result.state == state), seconds=seconds)
+
+
+def is_active(worker: Worker, task_id: str) -> bool:
+    """Whether the worker's main process knows that the task is in a slot, which it hears some time after its begin."""
+    found = worker.control.inspect([worker.name], timeout=5).active() or {}
+    return any(one["id"] == task_id for many in found.values() for one in many)
 
 
 def in_other_context(function: Callable[[], Any]) -> Any:

@@ -8,6 +8,7 @@ monkey.patch_all()
 
 import random  # noqa: E402
 import sys  # noqa: E402
+from statistics import median  # noqa: E402
 from time import monotonic  # noqa: E402
 
 import django  # noqa: E402
@@ -36,6 +37,13 @@ def take(sku: str) -> None:
     stock.save()
 
 
+def seconds_of_a_run() -> float:
+    """How long the task takes in peace."""
+    began = monotonic()
+    interrupted(PATIENCE)
+    return monotonic() - began
+
+
 def interrupted(seconds: float) -> str:
     """Run the task for so long; says how it ended."""
     before = holder_info.get()
@@ -57,9 +65,8 @@ def interrupted(seconds: float) -> str:
 if __name__ == "__main__":
     chance = random.Random(7)  # noqa: S311
     interrupted(PATIENCE)
-    began = monotonic()
-    interrupted(PATIENCE)
-    whole = monotonic() - began
+    # The middle one of several, as a machine that does other things may hold up any of them.
+    whole = median(seconds_of_a_run() for _ in range(5))
     ends = [interrupted(chance.uniform(0, whole)) for _ in range(MANY)]
     assert not beats._entries, "the heartbeat goes on for a lease that nobody holds"
     print(ends.count("interrupted"), interrupted(PATIENCE))

@@ -91,13 +91,13 @@ def test_body_whose_own_transaction_was_rolled_back_runs_again(article: Article)
 def test_body_that_was_refused_after_a_long_time_has_all_its_patience(article: Article) -> None:
     newer = lease(article.resource, ttl=30)
 
-    @fenced_task(resource="stock:{sku}", ttl=5, busy_wait=0.05, busy_timeout=0.2, name="tests.long")
+    @fenced_task(resource="stock:{sku}", ttl=5, busy_wait=0.05, busy_timeout=1.5, name="tests.long")
     def long(sku: str) -> None:
         began = time()
         stock = Stock.objects.get(sku=sku)
         overtake(sku, -5)
         in_other_context(newer.__enter__)
-        assert wait_for(lambda: time() > began + 0.3, seconds=15)
+        assert wait_for(lambda: time() > began + 1.6, seconds=15)
         stock.save()
 
     try:

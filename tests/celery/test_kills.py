@@ -12,7 +12,7 @@ from inventory_demo.server_support import wait_for
 from inventory_demo.worker import Worker
 from tests.celery import faulttasks, tasks
 from tests.celery.commits import commits, slow_commit
-from tests.celery.helpers import Article, reaches
+from tests.celery.helpers import Article, is_active, reaches
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,10 @@ def test_without_reject_on_worker_lost_a_killed_task_is_a_failure_without_effect
 ) -> None:
     result = worker.send(faulttasks.acknowledged_late, article.sku, "write")
     article.report()
-    os.kill(article.report()["pid"], signal.SIGKILL)
+    child = article.report()["pid"]
+    # Before its main process has heard of the begin, Celery takes the task for one that nobody had.
+    assert wait_for(lambda: is_active(worker, result.id), seconds=15)
+    os.kill(child, signal.SIGKILL)
     assert reaches(result, "FAILURE", seconds=30)
     assert wait_for(article.is_free, seconds=tasks.TTL + 15)
     assert article.quantity == 10

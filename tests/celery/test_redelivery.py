@@ -80,5 +80,7 @@ def test_c05_one_message_five_times_at_a_time_takes_effect_once(hasty: Worker, a
     for _ in range(5):
         hasty.send(tasks.retrying, article.sku, task_id=task_id)
     assert wait_for(lambda: len(article.outcomes()) >= 5, seconds=60)
-    assert article.outcomes() == ["accepted", *["duplicate"] * 4]
+    # There may be more than five: this broker also delivers again what waits for its turn.
+    first, *more = article.outcomes()
+    assert (first, set(more)) == ("accepted", {"duplicate"})
     assert article.quantity == 9

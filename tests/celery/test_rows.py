@@ -17,14 +17,18 @@ import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from django.db import connection
 
-from fencing import LeaseHeldError, PartialEffectError, StaleWriteError, lease
+from fencing import LeaseHeldError, PartialEffectError, StaleWriteError, history, lease
+from fencing.models import TokenGrant
 from inventory_demo.server_support import wait_for
 from inventory_demo.worker import Worker
 from tests.celery import tasks
 from tests.celery.combinations import ALL, PREFORK, SEVERAL_SLOTS, Combination
-from tests.celery.helpers import Article, overtake, reaches
+from tests.celery.helpers import Article, is_active, overtake, reaches
 
 pytestmark = pytest.mark.slow
+
+# Seconds of a time limit: on a busy machine, too, the body is at its gate before.
+LIMIT = 2
 
 on_several_slots = pytest.mark.parametrize("combination", SEVERAL_SLOTS, indirect=True)
 on_prefork = pytest.mark.parametrize("combination", PREFORK, indirect=True)
@@ -233,14 +237,14 @@ def test_every_way_to_end_undoes_the_body_and_leaves_nothing_behind(
 def test_soft_time_limit_undoes_the_body_where_the_pool_has_such_limits(
     worker: Worker, combination: Combination, article: Article
 ) -> None:
-    result = worker.send(tasks.ending, article.sku, "at the gate", soft_time_limit=1)
+    result = worker.send(tasks.ending, article.sku, "at the gate", soft_time_limit=LIMIT)
     told = article.report()
     if combination.has_children:
         assert reaches(result, "FAILURE")
         assert isinstance(result.result, SoftTimeLimitExceeded)
         assert article.quantity == 10
     else:
-        assert_goes_on_beyond(result, article, told["at"] + 1.5)
+        assert_goes_on_beyond(result, article, told["at"] + LIMIT + 0.5)
     assert wait_for(article.is_free, seconds=15)
     assert context_of(worker, combination, told) == [[], "", ""]
 
@@ -249,16 +253,18 @@ def test_hard_time_limit_undoes_the_body_where_the_pool_has_such_limits(
     worker: Worker, combination: Combination, article: Article
 ) -> None:
     """C04: what a child leaves when it is killed ends by itself; a greenlet is only interrupted."""
-    result = worker.send(tasks.ending, article.sku, "at the gate", time_limit=1)
+    result = worker.send(tasks.ending, article.sku, "at the gate", time_limit=LIMIT)
     told = article.report()
     if combination.pool in ("prefork", "gevent"):
         assert reaches(result, "FAILURE")
         assert isinstance(result.result, TimeLimitExceeded)
-        assert combination.has_children or wait_for(article.is_free, seconds=1)
         assert wait_for(article.is_free, seconds=15)
+        if not combination.has_children:
+            history.collect()
+            assert TokenGrant.objects.get(resource=article.resource).ended == "released", "it was left to its ttl"
         assert article.quantity == 10
     else:
-        assert_goes_on_beyond(result, article, told["at"] + 1.5)
+        assert_goes_on_beyond(result, article, told["at"] + LIMIT + 0.5)
     if not combination.has_children:
         assert context_of(worker, combination, told) == [[], "", ""]
 
@@ -330,12 +336,6 @@ def assert_goes_on_beyond(result: Any, article: Article, moment: float) -> None:
     article.gate.open()
     assert reaches(result, "SUCCESS")
     assert article.quantity == 9
-
-
-def is_active(worker: Worker, task_id: str) -> bool:
-    """Whether the worker has the task in a slot."""
-    found = worker.control.inspect([worker.name], timeout=1).active() or {}
-    return any(one["id"] == task_id for many in found.values() for one in many)
 
 
 def context_of(worker: Worker, combination: Combination, told: dict[str, Any]) -> list[Any]:

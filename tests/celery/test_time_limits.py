@@ -70,11 +70,11 @@ def test_c07_soft_limit_in_the_commit_undoes_it_and_the_task_can_be_sent_again(
     worker: Worker, article: Article
 ) -> None:
     task_id = uuid4().hex
-    with slow_commit(article.sku):
+    with slow_commit(article.sku, seconds=30):
         result = worker.send(tasks.retrying, article.sku, task_id=task_id, soft_time_limit=1)
         assert reaches(result, "FAILURE", seconds=30)
         assert isinstance(result.result, SoftTimeLimitExceeded)
-        assert wait_for(lambda: commits() == 0, seconds=1), "the commit went on without anybody to hear of it"
+        assert wait_for(lambda: commits() == 0, seconds=10), "the commit went on without anybody to hear of it"
     assert article.quantity == 10
     for _ in range(2):
         worker.send(tasks.retrying, article.sku, task_id=task_id)
