@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.contrib.auth.models import User
 from django.test import Client
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect
 
 from tests.concurrency import wait_until
 from tests.services import missing
@@ -39,6 +39,12 @@ def _needs_chromium() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> None:
+    """Playwright's own is five seconds."""
+    expect.set_options(timeout=PATIENCE * 1000)
 
 
 @pytest.fixture(scope="session")
