@@ -120,7 +120,7 @@ def test_stopped_waiter_costs_the_others_its_ttl_and_no_more(waiters: Waiters, s
 
 def test_expiry_of_a_killed_holder_wakes_and_nobody_barges(waiters: Waiters, store: redis.Redis) -> None:
     waiters.start("holder", "dead", "first", "second")
-    waiters.tell("holder", resource=RESOURCE, ttl=1.5)
+    waiters.tell("holder", resource=RESOURCE, ttl=3)
     waiters.until("holder", "granted")
     queue_up(waiters, store, "dead", "first", "second", ttl=600)
     waiters.send("dead", signal.SIGKILL)
@@ -173,7 +173,7 @@ def test_release_without_a_number_wakes_the_first(waiters: Waiters, store: redis
 
 def test_store_that_forgets_everything_strands_nobody(waiters: Waiters, store: redis.Redis) -> None:
     waiters.start("first", "second", "third")
-    held = acquire(RESOURCE, ttl=1.5, give_up=0, using="default", allow_in_transaction=False)
+    held = acquire(RESOURCE, ttl=4, give_up=0, using="default", allow_in_transaction=False)
     queue_up(waiters, store, "first", "second", "third", ttl=600, hold=0.01)
     store.flushall()
     for name in ("first", "second", "third"):

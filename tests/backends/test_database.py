@@ -129,9 +129,9 @@ def test_time_passes_inside_a_transaction() -> None:
     store.open()
     store.grant("holder", ttl=0.2)
     store.expire()
-    assert store.grant("next", ttl=5.0) == 2
+    assert store.grant("next", ttl=30.0) == 2
     lease_now = store.backend.peek(store.place())
-    assert lease_now is not None and 4.5 < lease_now.remaining <= 5.0
+    assert lease_now is not None and 20 < lease_now.remaining <= 30
 
 
 @committed
@@ -296,7 +296,7 @@ def test_a_process_that_is_stopped_anywhere_keeps_nobody_from_the_counter(tmp_pa
             store.space = counter.space
             began = time.monotonic()
             answer = store.backend.acquire(store.place(secrets.token_hex(8)), "other", 30.0, NOBODY)
-            assert isinstance(answer, (Granted, NeedsRange)) and time.monotonic() - began < 2
+            assert isinstance(answer, (Granted, NeedsRange)) and time.monotonic() - began < 4
             store.space = ""
             noted = (tmp_path / "tokens").stat().st_size
             os.kill(busy.pid, signal.SIGCONT)
@@ -393,7 +393,7 @@ def test_the_heartbeat_renews_and_keeps_no_connection(settings: Any) -> None:
 
         wait_until(renewed, "it lives twice as long as its ttl")
         assert held.is_held()
-        wait_until(lambda: other_sessions() == 0, "the heartbeat's connection is closed", seconds=5)
+        wait_until(lambda: other_sessions() == 0, "the heartbeat's connection is closed")
 
 
 @committed

@@ -229,9 +229,9 @@ def test_clocks_that_are_put_back_change_nothing(store: Store, end_of_summer: st
 def test_time_passes_inside_a_transaction(store: Store) -> None:
     store.grant("holder", ttl=0.2)
     store.expire(ttl=0.2)
-    assert store.grant("next", ttl=5.0) == 2
+    assert store.grant("next", ttl=30.0) == 2
     lease_now = store.backend.peek(store.place())
-    assert lease_now is not None and 4.0 < lease_now.remaining <= 5.0
+    assert lease_now is not None and 20 < lease_now.remaining <= 30
 
 
 @pytest.mark.slow
@@ -318,7 +318,7 @@ def test_a_process_that_is_stopped_anywhere_keeps_nobody_from_the_counter(store:
             os.kill(busy.pid, signal.SIGSTOP)
             began = time.monotonic()
             answer = store.backend.acquire(busy_store.place(secrets.token_hex(8)), "other", 30.0, NOBODY)
-            assert isinstance(answer, (Granted, NeedsRange)) and time.monotonic() - began < 2
+            assert isinstance(answer, (Granted, NeedsRange)) and time.monotonic() - began < 4
             noted = told.stat().st_size
             os.kill(busy.pid, signal.SIGCONT)
             wait_until(lambda: told.stat().st_size > noted, "it goes on")  # noqa: B023
