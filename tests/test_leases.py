@@ -39,6 +39,9 @@ from tests.services import PrivateValkey
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+# Seconds of a ttl which the heartbeat renews, though the machine holds it up for up to one second.
+RENEWED = 1.5
+
 
 def holder_of(resource: str) -> str | None:
     backend = get_backend()
@@ -216,17 +219,17 @@ def test_receiver_that_raises_breaks_nothing(caplog: pytest.LogCaptureFixture) -
 
 def test_heartbeat_renews_to_the_ttl_and_never_beyond() -> None:
     """C02 c"""
-    with lease("stock:42", ttl=0.6) as held:
+    with lease("stock:42", ttl=RENEWED) as held:
         deadline = held._deadline
         most = 0.0
 
         def renewed_twice() -> bool:
             nonlocal most
             most = max(most, left_in_store("stock:42"))
-            return held._deadline > deadline + 0.3
+            return held._deadline > deadline + RENEWED / 2
 
         wait_until(renewed_twice, "the heartbeat renews")
-        assert held.is_held() and most <= 0.6
+        assert held.is_held() and most <= RENEWED
     assert held not in beats._entries
 
 
@@ -269,7 +272,7 @@ def test_heartbeat_survives_a_failed_call(monkeypatch: pytest.MonkeyPatch, lost:
         return renew(*args)
 
     monkeypatch.setattr(backend, "renew", flaky)
-    with lease("stock:42", ttl=0.6) as held:
+    with lease("stock:42", ttl=RENEWED) as held:
         wait_until(lambda: lost or len(calls) >= 3, "the heartbeat goes on")
         assert held.is_held()
     assert not lost
@@ -277,7 +280,7 @@ def test_heartbeat_survives_a_failed_call(monkeypatch: pytest.MonkeyPatch, lost:
 
 def test_heartbeat_notices_the_loss_and_leaves_the_others_lease_alone(lost: list[Any]) -> None:
     """C02 b"""
-    with lease("stock:42", ttl=0.6) as held:
+    with lease("stock:42", ttl=RENEWED) as held:
         take_away(held)
         with threads() as start:
             gate = threading.Event()
@@ -288,7 +291,7 @@ def test_heartbeat_notices_the_loss_and_leaves_the_others_lease_alone(lost: list
                     return holder_of("stock:42"), other.holder
 
             other, end = start(newer), held._deadline
-            wait_until(lambda: lost or held._deadline > end + 1.0, "the holder is told, or believes that it renews")
+            wait_until(lambda: lost or held._deadline > end + RENEWED, "the holder is told, or believes that it renews")
             gate.set()
             there, theirs = other.result(BOUND)
             assert there == theirs
@@ -358,10 +361,10 @@ def test_lease_without_renewal_ends_by_itself() -> None:
 
 
 def test_renew_and_advance() -> None:
-    with lease("stock:42", ttl=5) as held:
-        held._deadline -= 4
+    with lease("stock:42", ttl=30) as held:
+        held._deadline -= 25
         held.renew()
-        assert held.remaining() > 4
+        assert held.remaining() > 10
         token = held.token
         numbers = [held.advance() for _ in range(3)]
         assert numbers == sorted(numbers) and numbers[0] > token
@@ -427,10 +430,10 @@ def test_forked_child_renews_by_a_thread_of_its_own() -> None:
     try:
         child = os.fork()
         if child == 0:
-            signal.alarm(5)
+            signal.alarm(30)
             done = threading.Event()
             schedule.add("child", done.set, 0.0)
-            os._exit(0 if done.wait(4) and "parent" not in schedule._entries else 1)
+            os._exit(0 if done.wait(20) and "parent" not in schedule._entries else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         schedule.remove("parent")
@@ -498,7 +501,7 @@ def test_ttl_that_cannot_be(ttl: Any) -> None:
         lease("stock:42", ttl=ttl)
 
 
-@pytest.mark.parametrize(("ttl", "most"), [(0.5, 0.5), (1.5, 1.5), (timedelta(seconds=2), 2.0), (1e6, 1e6)])
+@pytest.mark.parametrize(("ttl", "most"), [(7.5, 7.5), (8, 8.0), (timedelta(seconds=9), 9.0), (1e6, 1e6)])
 def test_ttl_that_can(ttl: Any, most: float) -> None:
     with lease("stock:42", ttl=ttl, renew=False) as held:
         assert 0 < left_in_store("stock:42") <= most
@@ -512,7 +515,7 @@ def test_heartbeat_that_has_nothing_to_do_for_ages_serves_who_comes() -> None:
     try:
         wait_until(lambda: schedule._wakes_at, "it sleeps")
         schedule.add("soon", done.set, 0.0)
-        assert done.wait(5)
+        assert done.wait(BOUND)
     finally:
         schedule.remove("endless")
 
@@ -521,7 +524,7 @@ def test_heartbeat_that_has_nothing_to_do_for_ages_serves_who_comes() -> None:
 def test_endless_ttl_breaks_neither_writes_nor_the_renewal_of_others(ttl: Any) -> None:
     """C28: databases and threads wait for less than that."""
     stock = Stock.objects.create(sku="42")
-    with lease("stock:42", ttl=ttl) as held, lease("stock:43", ttl=0.6) as other:
+    with lease("stock:42", ttl=ttl) as held, lease("stock:43", ttl=RENEWED) as other:
         with held.atomic():
             stock.save()
         with transaction.atomic():
@@ -577,7 +580,7 @@ def test_store_that_does_not_answer(settings: Any, valkey_server: Callable[..., 
 def test_wall_clock_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """C26"""
     real = time.time
-    with lease("stock:42", ttl=0.6) as held:
+    with lease("stock:42", ttl=RENEWED) as held:
         for jump in (86_400, -86_400):
             monkeypatch.setattr(time, "time", partial(sum_of, real, jump))
             deadline = held._deadline

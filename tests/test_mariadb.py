@@ -302,7 +302,7 @@ def test_result_that_its_json_cannot_hold(stock: Stock) -> None:
 
 
 def test_lock_waits_inside_end_with_the_lease_and_bounds_are_set_back(stock: Stock) -> None:
-    held = grant(ttl=1)
+    held = grant(ttl=2)
     other = rows().create(sku="43")
     with threads() as start, transaction.atomic(using="maria"):
         rows().select_for_update().get(pk=other.pk)
@@ -330,7 +330,7 @@ def test_tighter_bounds_of_the_users_own_stay(stock: Stock) -> None:
 
 
 def test_l1_sleeper_that_has_written_is_ended_by_the_database(stock: Stock) -> None:
-    old, newer = grant(ttl=1), grant()
+    old, newer = grant(ttl=2), grant()
     with pytest.raises(OperationalError), threads() as start, old.atomic(using="maria"):
         add(old, -3)
         start(once, newer, "x", add, newer, +1).result(BOUND)

@@ -342,7 +342,7 @@ def test_sleeper_before_its_first_write_blocks_nobody(stock: Stock) -> None:
 
 def test_sleeper_after_its_first_write_is_ended_by_the_database(stock: Stock) -> None:
     """L1: it holds row locks, so its transaction may idle for one ttl only."""
-    old, newer = grant(ttl=1), grant()
+    old, newer = grant(ttl=2), grant()
     with pytest.raises(LeaseLostError, match="time ran out"), threads() as start, old.atomic():
         add(old, -3)
         start(lambda: newer.once("x", lambda: add(newer, +1))).result(BOUND)
@@ -363,7 +363,7 @@ def test_sleeper_between_its_end_and_its_commit_is_ended_by_the_database(
     stock: Stock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end holds the resource's row, so a newer begin waits for the commit: for one ttl only."""
-    old, newer = grant(ttl=1), grant()
+    old, newer = grant(ttl=2), grant()
     close = FencedTransaction._close
 
     def sleep_until_overtaken(self: FencedTransaction, *args: Any) -> None:
@@ -399,7 +399,7 @@ def test_connection_that_ends_without_a_word_when_the_lease_is_over_is_the_end_o
     stock: Stock, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """PostgreSQL says that the transaction idled for too long, and closes; who slept sometimes sees the latter only."""
-    held = grant(ttl=0.5)
+    held = grant(ttl=1.5)
     if when == "before the commit":
         cut_off_before_the_commit(monkeypatch)
     with pytest.raises(LeaseLostError, match="time ran out"), held.atomic(operation="order-7"):
@@ -415,7 +415,7 @@ def test_connection_that_ends_without_a_word_when_the_lease_is_over_is_the_end_o
 
 def test_commit_without_an_answer_is_not_taken_for_a_refusal(stock: Stock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have happened, and nothing but an operation's key would tell: whoever repeats it must know."""
-    held = grant(ttl=0.5)
+    held = grant(ttl=1.5)
     cut_off_before_the_commit(monkeypatch)
     with pytest.raises(OperationalError), held.atomic():
         wait_until(lambda: not held.is_held(), "the lease is over")
@@ -428,7 +428,7 @@ def test_connection_that_ends_under_a_live_lease_is_the_databases_own_error(stoc
 
 
 def test_row_write_in_an_open_transaction_is_bounded_as_well(stock: Stock) -> None:
-    old, newer = grant(ttl=1), grant()
+    old, newer = grant(ttl=2), grant()
     with pytest.raises(Exception, match=r"idle|closed"), threads() as start, transaction.atomic():
         add(old, -3)
         start(lambda: newer.once("x", lambda: add(newer, +1))).result(BOUND)

@@ -31,7 +31,7 @@ class Sentinel:
         self._file.write_text(
             f"port {self.port}\nbind {HOST}\ndir {primary.folder}\nlogfile {self._log}\n"
             f"sentinel monitor {service} {HOST} {port_of(primary)} 1\n"
-            f"sentinel down-after-milliseconds {service} 500\n"
+            f"sentinel down-after-milliseconds {service} 1000\n"
             f"sentinel failover-timeout {service} 3000\n"
         )
 

@@ -18,7 +18,7 @@ def test_replica_that_was_cut_off_before_the_last_grants_takes_over(servers: Ser
     primary, replica = servers.pair()
     shop.at(primary.url())
     shop.sell()
-    sleeper = shop.sleeper("stock:back", ttl=2.0)
+    sleeper = shop.sleeper("stock:back", ttl=5.0)
     wait_until(lambda: caught_up(replica, primary), "the replica has the lease")
     cut_off(primary)
     shop.grants(5)

@@ -55,7 +55,8 @@ def test_one_thread_renews_all_leases_and_never_above_their_ttl() -> None:
             return all(one._deadline > end + 1.0 for one, end in zip(taken, ends, strict=True))
 
         wait_until(all_renewed, "every lease is renewed twice")
-        assert heartbeats() == 1
+        # That of another store, which an earlier test used, lingers for some seconds.
+        wait_until(lambda: heartbeats() == 1, "one thread is left")
         assert all(one.is_held() for one in taken)
     assert not beats._entries
 
@@ -99,7 +100,7 @@ def test_thousands_of_leases_are_renewed_in_time() -> None:
 
     for number in range(10_000):
         schedule.add(number, count, 0.0)
-    wait_until(lambda: called == 10_000, "all are called", seconds=5)
+    wait_until(lambda: called == 10_000, "all are called", seconds=10)
 
 
 def test_what_was_removed_is_forgotten_long_before_it_would_have_been_due() -> None:
@@ -136,7 +137,7 @@ def test_store_that_hangs_costs_no_lease_of_another_store(settings: Any) -> None
         settings.FENCING = {"BACKENDS": aliases}
         with ExitStack() as stack:
             slow = [stack.enter_context(lease(f"stock:{number}", ttl=3, using="slow")) for number in range(5)]
-            with lease("stock:42", ttl=0.9, using="quick") as held:
+            with lease("stock:42", ttl=1.8, using="quick") as held:
                 hanging.freeze()
                 wait_until(lambda: not any(one.is_held() for one in slow), "the slow ones are lost")
                 held.ensure_held()
@@ -154,14 +155,14 @@ def test_wall_clock_that_steps_neither_loses_nor_prolongs_a_lease(monkeypatch: p
         def now(cls, tz: Any = None) -> Any:
             return datetime.fromtimestamp(real(), tz) + timedelta(seconds=jump)
 
-    with lease("stock:42", ttl=0.9) as held:
+    with lease("stock:42", ttl=1.8) as held:
         end = held._deadline
         monkeypatch.setattr(time, "time", lambda: real() + jump)
         monkeypatch.setattr("django.utils.timezone.datetime", Stepped)
         wait_until(lambda: held._deadline > end + 0.9, "it is renewed as before")
         found = live("stock:42")
-        assert found is not None and found.remaining <= 0.9
-        assert held.remaining() <= 0.9
+        assert found is not None and found.remaining <= 1.8
+        assert held.remaining() <= 1.8
     with lease("stock:42", ttl=0.2, renew=False):
         wait_until(lambda: live("stock:42") is None, "it lives no longer than it was asked for", seconds=5)
 
@@ -172,7 +173,7 @@ def test_lease_of_a_holder_that_was_killed_ends_within_its_ttl(process_environme
     program = (
         "import django, time; django.setup()\n"
         "from fencing import lease\n"
-        f"with lease({name!r}, ttl=1.0) as held:\n"
+        f"with lease({name!r}, ttl=2.0) as held:\n"
         "    end = held._deadline\n"
         "    while held._deadline < end + 1.5: time.sleep(0.05)\n"
         "    print('renewed', flush=True); time.sleep(60)\n"
@@ -183,7 +184,7 @@ def test_lease_of_a_holder_that_was_killed_ends_within_its_ttl(process_environme
     try:
         assert process.stdout is not None and process.stdout.readline() == "renewed\n"
         found = live(name)
-        assert found is not None and found.remaining <= 1.0
+        assert found is not None and found.remaining <= 2.0
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=20)

@@ -25,8 +25,8 @@ from tests.concurrency import wait_until  # noqa: E402
 # Far longer than the test: nobody gets the lease because a time is over.
 TTL = 60.0
 WAITING = 5
-# Seconds; a hand-over takes one or two milliseconds, and a greenlet that blocks the others does so for seconds.
-PROMPT = 1.0
+# Seconds; a hand-over takes one or two milliseconds, and a greenlet that blocks the others does so for ten seconds.
+PROMPT = 3.0
 NAME = f"greenlet:{sys.argv[1]}"
 
 entered: list[tuple[int, int, float]] = []
