@@ -189,7 +189,7 @@ def test_a_batch_that_takes_too_long_ends_the_file_and_says_so(
         return read_page(*args)
 
     monkeypatch.setattr("fencing.admin.export.read_page", slow)
-    settings.FENCING = {**settings.FENCING, "ADMIN_TIMEOUT": 0.2}
+    settings.FENCING = {**settings.FENCING, "ADMIN_TIMEOUT": 0.7}
     rows = exported(admin_client)
     assert len(rows) == 11
     assert rows[-1]["id"].startswith("Not complete: the database took too long")

@@ -215,7 +215,7 @@ def test_a_database_that_is_slow_costs_its_own_part_only(admin_client, held, mon
             cursor.execute("SELECT pg_sleep(20)")
 
     held("stock:live")
-    monkeypatch.setattr(conf, "admin_timeout", lambda: 0.05)
+    monkeypatch.setattr(conf, "admin_timeout", lambda: 0.5)
     monkeypatch.setattr(live_stores, "logged_reigns", slow)
     page = shown(admin_client)
     assert "The database took too long to answer." in page
