@@ -209,9 +209,9 @@ class Story:
             case "refused":
                 self._answered(letter, report, f"refused: {report['token']} is not above {report['seen']}")
             case "lost":
-                self._happens(
-                    letter, report["pid"], "notices that its lease is lost", token=report["token"], at=report["at"]
-                )
+                who = "(heartbeat) " if report["heartbeat"] else ""
+                what = f"{who}finds that its lease is lost: {report['reason']}"
+                self._happens(letter, report["pid"], what, token=report["token"], at=report["at"])
 
     def _tell_note(self, report: dict[str, Any]) -> None:
         at = report["at"]

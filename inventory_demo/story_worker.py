@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from threading import current_thread, main_thread
 from typing import Any
 
 from celery import Task, current_task
@@ -60,8 +61,8 @@ def on_granted(sender: Any, lease: Lease, **named: Any) -> None:
 
 
 def on_lost(sender: Any, lease: Lease, reason: str, **named: Any) -> None:
-    """Report that the holder has noticed that it is none any more."""
-    _report("lost", lease, reason=reason)
+    """Report that the holder has noticed that it is none any more: its work, or its heartbeat, of which that hears nothing."""
+    _report("lost", lease, reason=reason, heartbeat=current_thread() is not main_thread())
 
 
 def before_save(sender: type[Stock | PlainStock], instance: Stock | PlainStock, **named: Any) -> None:

@@ -248,7 +248,7 @@ def test_what_an_operator_does_in_the_admin_shows_on_the_page(client: Client, st
     poll_until(client, lambda: told(stage, "changed"), "the page tells of the change")
     lines = [event.what for event in story.events]
     assert f"no longer holds the lease: revoked, hangs since 3:14 (operator (user {admin_user.pk}))" in lines
-    assert "notices that its lease is lost" in lines
+    assert "(heartbeat) finds that its lease is lost: the store refused to renew it" in lines
     assert lines[-1] == "Somebody else sets the stock to 96"
     assert len(lines) == len({(event.process, event.what) for event in story.events}), "nothing is told twice"
 
