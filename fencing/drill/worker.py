@@ -54,6 +54,11 @@ def _stand_alone() -> None:
     # stopped group whose parent is gone.
     with suppress(AttributeError, OSError):
         os.setpgid(0, 0)
+    # What this process was forked from ends when nobody is left that could want another fork: it must not wait for one
+    # that has stopped, which itself waits for that end.
+    own = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    if (alive := getattr(own, "_forkserver_alive_fd", None)) is not None:
+        os.close(alive)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()

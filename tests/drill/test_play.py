@@ -25,6 +25,7 @@ from fencing.drill.conductor import Conductor, CrashError
 from fencing.drill.plan import Plan
 from fencing.drill.play import Played, new_plan, plan_of, play
 from fencing.models import TokenRange
+from inventory_demo.processes import is_stopped
 from tests.concurrency import wait_until
 from tests.documents import ROOT
 
@@ -204,6 +205,7 @@ def test_processes_end_with_a_conductor_that_is_killed_and_remove_clears_the_res
 ) -> None:
     process = command(process_environment, "--workers", "3", "--seconds", "60", "--pause-rate", "5")
     workers = wait_for_work(process.pid)
+    wait_until(lambda: any(map(is_stopped, workers)), "one of them has stopped")
     process.kill()
     process.communicate(timeout=60)
     wait_until_gone(workers)
