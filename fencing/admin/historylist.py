@@ -29,9 +29,6 @@ class HistoryListMixin(ExportMixin):
 
     change_list_template = "admin/fencing/history_list.html"
 
-    class Media:
-        css = {"all": ("fencing/history.css",)}
-
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         """The list with *newer* and *older*."""
         return KeysetChangeList

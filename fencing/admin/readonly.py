@@ -97,6 +97,9 @@ class HistoryAdminMixin(ReadOnlyAdminMixin):
 
     change_list_template = "admin/fencing/exact_list.html"
 
+    class Media:
+        css = {"all": ("fencing/history.css",)}
+
     def get_search_fields(self, request: HttpRequest) -> tuple[str, ...]:
         """The names of what is searched; a list without any shows no search box."""
         return (*self.exact_texts, *self.exact_numbers)

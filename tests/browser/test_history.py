@@ -51,6 +51,7 @@ def pages_of(grant: TokenGrant) -> dict[str, str]:
         "grant": reverse("admin:fencing_tokengrant_change", args=[grant.pk]),
         "writes": reverse("admin:fencing_fencedwrite_changelist"),
         "write": reverse("admin:fencing_fencedwrite_change", args=[refused.pk]),
+        "resources": reverse("admin:fencing_fencedresource_changelist", query={"q": grant.resource}),
         "resource": reverse("admin:fencing_fencedresource_change", args=[FencedResource.objects.get().pk]),
         "timeline": timeline_url("admin", grant.namespace, grant.resource),
         "live": reverse("admin:fencing_heldlease_changelist"),
