@@ -29,18 +29,20 @@ def line(event: Event) -> str:
 
 
 def table(story: Story, *, console: Console) -> Table:
-    """All events of a story."""
+    """All events of a story; what happened is what wraps where the terminal is narrow."""
     lines = Table(
         title=f"{'Fenced' if story.fenced else 'Unfenced'}: {INITIAL} - 3 - 5 = {story.final}",
+        caption="Row: the quantity, and its last token in brackets" if story.fenced else None,
         box=box.ROUNDED if console.is_terminal else box.ASCII2,
     )
-    for name in ("time", "process", "event", "token", "row before", "row after", "verdict"):
-        lines.add_column(name, justify="right" if name in ("time", "token") else "left", no_wrap=name != "verdict")
+    for name in ("time", "process", "what", "token", "row before", "row after"):
+        lines.add_column(name, justify="right" if name in ("time", "token") else "left", no_wrap=name != "what")
     for event in story.events:
         style = "" if event.verdict in ("", "accepted") else "bold green" if story.fenced else "bold red"
+        what = f"{event.what}: {event.verdict}" if event.verdict else event.what
         lines.add_row(
-            f"{event.at:.2f} s", event.process, event.what, str(event.token or ""), _row(event.before), _row(event.after),
-            event.verdict, style=style,
+            f"{event.at:.2f} s", event.process, what, str(event.token or ""), _row(event.before), _row(event.after),
+            style=style,
         )  # fmt: skip
     return lines
 
@@ -49,7 +51,7 @@ def _row(row: list[int] | None) -> str:
     """A row's quantity, and its last token if it has one."""
     if row is None:
         return ""
-    return str(row[0]) if len(row) == 1 else f"{row[0]} (last token {row[1]})"
+    return str(row[0]) if len(row) == 1 else f"{row[0]} ({row[1]})"
 
 
 def as_object(fenced: Story, unfenced: Story) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,10 +15,13 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from rich.console import Console
 
+from inventory_demo.models import Stock
 from inventory_demo.server_addresses import CHECKOUT
 from inventory_demo.server_support import wait_for
-from inventory_demo.story_report import problems
+from inventory_demo.story import Event, Story
+from inventory_demo.story_report import problems, table
 from tests.services import missing
 
 GOOD: dict[str, Any] = {
@@ -51,6 +55,32 @@ def test_demo_prints_one_object_with_what_happened(transactional_db: None) -> No
     assert unfenced == {"initial": 10, "final": 7, "expected": 2}
     assert problems(outcome) == []
     assert "is stopped by SIGSTOP" in stderr.getvalue()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("width", [80, 100, 132])
+def test_table_tells_what_became_of_each_write_at_every_width(width: int) -> None:
+    story = Story(fenced=True, tell=lambda event: None)
+    Stock.objects.create(sku=story.sku, quantity=2)
+    heartbeat = "(heartbeat) finds that its lease is lost: it was not renewed in time"
+    rows: list[list[int]] = [[10, 40_003], [5, 40_004]]
+    story.events += [
+        Event(at=2.05, process="A 14644", what=heartbeat, token=40_003),
+        Event(
+            at=2.08, process="A 14644", what="writes 7", token=40_003, before=rows[1], after=rows[1],
+            verdict="refused: 40003 is not above 40004",
+        ),
+    ]  # fmt: skip
+    console = Console(file=StringIO(), width=width)
+    lines = table(story, console=console)
+    assert console.measure(lines).minimum <= width
+    with console.capture() as captured:
+        console.print(lines)
+    told = [re.split(r" *[|│] *", line) for line in captured.get().splitlines()]
+    words = " ".join(" ".join(cells[3:4]) for cells in told)
+    assert "writes 7: refused: 40003 is not above 40004" in re.sub(r"\s+", " ", words)
+    assert "…" not in captured.get()
+    assert captured.get().count("5 (40004)") == 2
 
 
 def test_good_outcome_has_no_problems() -> None:
