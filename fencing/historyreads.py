@@ -52,12 +52,14 @@ class Told:
         overtaken_by: the row of the next grant of its resource, or None.
         outcomes: how many of its writes had each outcome.
         refused: its newest writes that were refused.
+        revoked: why it was revoked and by whom, or "".
     """
 
     grant: Any
     overtaken_by: Any
     outcomes: dict[str, int]
     refused: tuple[Any, ...]
+    revoked: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,7 @@ def _told(namespace: str, grants: QuerySet[Any], rows: Sequence[Any]) -> Iterato
     overtakers = {row.token: row for row in grants.filter(token__in=[one for one in next_of.values() if one])}
     outcomes: dict[int, dict[str, int]] = defaultdict(dict)
     refused: dict[int, list[Any]] = defaultdict(list)
+    revoked: dict[int, str] = {}
     for writes in _writes(namespace):
         theirs = writes.filter(grant_token__in=tokens)
         counts = theirs.order_by().values_list("grant_token", "outcome").annotate(Count("pk"))
@@ -169,8 +172,11 @@ def _told(namespace: str, grants: QuerySet[Any], rows: Sequence[Any]) -> Iterato
             outcomes[token][outcome] = outcomes[token].get(outcome, 0) + count
         for write in theirs.filter(REFUSED).order_by("-at", "-pk")[:MOST_REFUSED]:
             refused[write.grant_token].append(write)
+        lifted = [token for token, counted in outcomes.items() if "unfenced" in counted]
+        if lifted:
+            revoked |= dict(theirs.filter(grant_token__in=lifted, action="revoke").values_list("grant_token", "note"))
     for row in rows:
         yield Told(
             grant=row, overtaken_by=overtakers.get(next_of.get(row.token) or 0), outcomes=outcomes[row.token],
-            refused=tuple(refused[row.token]),
+            refused=tuple(refused[row.token]), revoked=revoked.get(row.token, ""),
         )  # fmt: skip

@@ -18,6 +18,7 @@ from fencing.backends import get_backend
 from fencing.backends.base import HolderInfo
 from fencing.historyreads import Asked, look_up
 from fencing.models import FencedWrite, TokenGrant
+from fencing.revocation import revoke
 from fencing.scope import holder_info
 from inventory_demo.models import Stock
 from tests.test_transactions import grant
@@ -91,6 +92,18 @@ def test_the_story_of_a_night() -> None:
     assert table[0].split()[:4] == ["TOKEN", "RESOURCE", "HOLDER", "TASK"]
     assert "1 stale write" in table[2] and table[2].endswith(f"  {newer.token} stock.ship task-b")
     assert table[4].split()[:3] == ["REFUSED", "TOKEN", "OF"] and str(newer.token) in table[5]
+
+
+def test_why_a_grant_was_revoked_and_by_whom() -> None:
+    held = grant()
+    revoke("stock:42", reason="hangs since 3:14", by="user 7", token=held.token)
+    for number in range(2):
+        a_write(held.token, "unfenced", action=f"other-{number}", note="no revocation")
+    a_grant(held.token + 50)
+    other, one = shown()["grants"]
+    assert (one["token"], one["ended"], one["revoked"]) == (held.token, "revoked", "hangs since 3:14 (user 7)")
+    assert other["revoked"] is None
+    assert f"Token {held.token} was revoked: hangs since 3:14 (user 7)" in run().splitlines()
 
 
 def test_each_search_and_the_window() -> None:

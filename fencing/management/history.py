@@ -90,6 +90,9 @@ def _write(out: OutputWrapper, found: Found, asked: Asked) -> None:
         titles = ["REFUSED", "TOKEN", "OF GRANT", "SEEN", "OBJECT", "ACTION", "OPERATION", "TIME"]
         out.write("")
         out.write(as_table(titles, [_refused_row(write) for write in refused]))
+    for one in found.grants:
+        if one.revoked:
+            out.write(f"Token {one.grant.token} was revoked: {one.revoked}")
     if found.without_grant:
         numbers = ", ".join(map(str, found.without_grant))
         out.write(f"Such writes are on record under tokens whose grants are not: {numbers}.")
@@ -140,6 +143,7 @@ def _as_object(one: Told) -> dict[str, Any]:
         "refused": [
             {**{name: getattr(write, name) for name in written}, "at": _moment(write.at)} for write in one.refused
         ],
+        "revoked": one.revoked or None,
         "overtaken_by": None
         if other is None
         else {**{name: getattr(other, name) for name in names}, "granted_at": _moment(other.granted_at)},
