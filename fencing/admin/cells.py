@@ -83,9 +83,10 @@ def resource(row: Any) -> str:
 def column(name: str, label: Any, show: Callable[[Any], str]) -> Cell:
     """A cell for ``list_display`` and ``readonly_fields`` that shows the attribute ``name`` by ``show``."""
 
-    @admin.display(description=label, empty_value="-")
+    @admin.display(description=label)
     def cell(row: Any) -> str:
-        return show(getattr(row, name))
+        # Not by empty_value, which the page of one row takes no notice of.
+        return show(getattr(row, name)) or "-"
 
     cell.__name__ = name  # the admin makes the cell's CSS class of it
     return cell

@@ -70,7 +70,7 @@ class GrantPageMixin(HistoryListMixin):
             "before": cells.digits(write.seen) or "-",
             "after": after(write),
             "overtaken_by": self._named(request, above if write.outcome in OVERTAKEN else None) or "-",
-            "written": written(write) or "-",
+            "written": written(write),
             "action": write.action,
             "operation": write.operation or "-",
             "at": cells.moment(write.at),

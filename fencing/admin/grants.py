@@ -29,26 +29,26 @@ ENDED_AT = cells.column("ended_at", _("ended"), cells.moment)
 HOLDER = cells.column("holder", _("holder"), str)
 
 
-@admin.display(description=_("task"), empty_value="-")
+@admin.display(description=_("task"))
 def task(grant: Any) -> str:
     """The name of the Celery task that held the lease, leading to the other grants of it, and its id."""
     name = cells.link(grant.task_url, grant.task_name) if grant.task_name else ""
-    return format_html_join("", "<div>{}</div>", ((part,) for part in (name, grant.task_id) if part))
+    return format_html_join("", "<div>{}</div>", ((part,) for part in (name, grant.task_id) if part)) or "-"
 
 
-@admin.display(description=_("held for"), empty_value="-")
+@admin.display(description=_("held for"))
 def held_for(grant: Any) -> str:
     """Seconds from the grant to its end; nothing while the end, or the grant, has not been told."""
     if grant.granted_at is None or grant.ended_at is None:
-        return ""
+        return "-"
     return f"{(grant.ended_at - grant.granted_at).total_seconds():.3f} s"
 
 
-@admin.display(description=_("writes"), empty_value="-")
+@admin.display(description=_("writes"))
 def writes(grant: Any) -> str:
     """How many writes of the grant had each outcome, as its page counted them."""
     counts = format_html_join("", "<li>{}</li>", ((cells.outcome(kind, count),) for kind, count in grant.outcomes))
-    return format_html('<ul class="fencing-counts">{}</ul>', counts) if counts else ""
+    return format_html('<ul class="fencing-counts">{}</ul>', counts) if counts else "-"
 
 
 def count_outcomes(grants: Sequence[Any]) -> None:

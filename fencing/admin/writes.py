@@ -23,25 +23,25 @@ ADVANCED = ~Q(token=F("grant_token"))
 OF_OBJECT = ~Q(object_pk="")
 
 
-@admin.display(description=_("object"), empty_value="-")
+@admin.display(description=_("object"))
 def written(row: Any) -> str:
     """The row that was to be written, as its model and key."""
-    return f"{row.model} {row.object_pk}".strip()
+    return f"{row.model} {row.object_pk}".strip() or "-"
 
 
-@admin.display(description=_("token after"), empty_value="-")
+@admin.display(description=_("token after"))
 def after(row: Any) -> str:
     """What the row's last token was then: the attempt's where it took effect, else what it was before."""
     return cells.digits(row.token if row.outcome in ("accepted", "unfenced") else row.seen) or "-"
 
 
-@admin.display(description=_("grant"), empty_value="-")
+@admin.display(description=_("grant"))
 def grant(row: Any) -> str:
     """The grant under which it was tried, as the page has found it."""
     return cells.link(row.grant_url, cells.digits(row.grant_token))
 
 
-@admin.display(description=_("overtaken by"), empty_value="-")
+@admin.display(description=_("overtaken by"))
 def overtaken_by(row: Any) -> str:
     """The grant that overtook it, as the page has found it."""
     return cells.named(row.overtaker_url, row.overtaker) or "-"

@@ -98,6 +98,14 @@ def test_grants_tell_who_when_how_and_what_came_of_it(admin_client):
     assert re.search(r"8 - stock:1 \d{4}-.* - open - holder-8", page)
 
 
+def test_page_of_a_row_has_a_dash_where_there_is_nothing(admin_client):
+    odd, alone = write(7, "unfenced", seen=None, model="", object_pk=""), grant(8)
+    page = page_of(admin_client, f"{list_url(FencedWrite)}{odd.pk}/change/")
+    assert "Token before: - " in page and "Object: - " in page and "Overtaken by: - " in page
+    page = page_of(admin_client, f"{list_url(TokenGrant)}{alone.pk}/change/")
+    assert "Task: - " in page and "Held for: - " in page and "Ended: - " in page and "Writes: - " in page
+
+
 def test_a_search_finds_the_term_in_every_column_and_namespace_that_has_it(admin_client):
     grant(7, "stock:1")
     grant(8, "7")
