@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Callable
-from secrets import token_hex
 from time import monotonic
 
 from fencing import tokens
@@ -40,7 +40,7 @@ def acquire(
         LeaseBackendError: the store did not answer.
     """
     backend = get_backend(using)
-    holder = token_hex(16)
+    holder = os.urandom(16).hex()
     try:
         asked = monotonic()
         place, answer = tokens.acquire(backend, name, holder, ttl, holder_info.get())

@@ -45,8 +45,12 @@ class Schedule:
         os.register_at_fork(after_in_child=self._start_empty)
 
     def _start_empty(self) -> None:
-        self._changed = threading.Condition()
+        # Taken by itself where nobody waits: a Condition would do the same through functions of its own.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._entries: dict[Hashable, _Entry] = {}
+        # What came since the thread last woke. Most leases end before it does, and are never planned.
+        self._fresh: dict[Hashable, _Entry] = {}
         # By the time at which they are due, so that thousands of jobs cost no more than a few.
         self._queue: list[tuple[float, int, Hashable, _Entry]] = []
         self._count = itertools.count()
@@ -59,10 +63,9 @@ class Schedule:
 
     def add(self, key: Hashable, job: Job, delay: float) -> None:
         """Call ``job`` in ``delay`` seconds; a job already known under ``key`` stays as it is."""
-        with self._changed:
+        with self._lock:
             if key not in self._entries:
-                entry = self._entries[key] = _Entry(monotonic() + delay, job)
-                self._plan(key, entry)
+                entry = self._entries[key] = self._fresh[key] = _Entry(monotonic() + delay, job)
                 # Most jobs are due long after the thread wakes anyway; waking it for each would cost every lease.
                 if entry.due < self._wakes_at:
                     self._changed.notify()
@@ -72,8 +75,9 @@ class Schedule:
 
     def remove(self, key: Hashable) -> None:
         """Forget the job under ``key``; one that is running just now finishes."""
-        with self._changed:
+        with self._lock:
             self._entries.pop(key, None)
+            self._fresh.pop(key, None)
 
     def _run(self) -> None:
         while (found := self._next()) is not None:
@@ -83,16 +87,18 @@ class Schedule:
             except Exception:
                 logger.exception("A job of %s failed; it is tried again", self._name)
                 delay = AGAIN
-            with self._changed:
+            with self._lock:
                 if self._entries.get(key) is entry:
                     if delay is None:
                         del self._entries[key]
                     else:
                         entry.due = monotonic() + delay
-                        self._plan(key, entry)
+                        self._fresh[key] = entry
 
-    def _plan(self, key: Hashable, entry: _Entry) -> None:
-        heappush(self._queue, (entry.due, next(self._count), key, entry))
+    def _plan_fresh(self) -> None:
+        while self._fresh:
+            key, entry = self._fresh.popitem()
+            heappush(self._queue, (entry.due, next(self._count), key, entry))
         if len(self._queue) > 2 * len(self._entries) + SLACK:
             self._queue = [line for line in self._queue if self._entries.get(line[2]) is line[3]]
             heapify(self._queue)
@@ -100,8 +106,9 @@ class Schedule:
     def _next(self) -> tuple[Hashable, _Entry] | None:
         """The next due job, waited for; None when there was none for a while, and then the thread ends."""
         idle_since = monotonic()
-        with self._changed:
+        with self._lock:
             while True:
+                self._plan_fresh()
                 now = monotonic()
                 if self._queue:
                     _due, _number, key, entry = self._queue[0]

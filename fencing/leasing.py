@@ -96,11 +96,11 @@ class Leasing(Generic[L]):
 
     def _names(self) -> list[str]:
         """The resources' names in the order in which they were given."""
-        many = isinstance(self._resource, (list, tuple))
-        names = [name_of(one, self._using) for one in (self._resource if many else [self._resource])]
-        if not names:
+        if not isinstance(self._resource, (list, tuple)):
+            return [name_of(self._resource, self._using)]
+        if not self._resource:
             raise ValueError("lease() was given an empty list; it needs at least one resource.")
-        return names
+        return [name_of(one, self._using) for one in self._resource]
 
     def _give_up(self) -> float | None:
         return None if self._wait is None else monotonic() + self._wait

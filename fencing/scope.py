@@ -62,8 +62,9 @@ def hold(lease: Lease) -> None:
 
 def let_go(lease: Lease) -> None:
     """Take ``lease`` out of this context; what it had accepted was done under the leases around it, too."""
-    others = tuple(other for other in _held.get() if other is not lease)
-    if others and lease in _held.get():
+    held = _held.get()
+    others = tuple([other for other in held if other is not lease])
+    if others and lease in held:
         others[-1].accepted += lease.accepted
     _held.set(others)
 

@@ -777,8 +777,8 @@ MUTANTS = (
     Mutant(
         name="a free lease for which somebody waits is not given away",
         file="fencing/backends/scripts/acquire.lua",
-        old="elseif redis.call('EXISTS', KEYS[4]) == 0 then",
-        new="else",
+        old="redis.call('EXISTS', KEYS[1], KEYS[4]) == 0",
+        new="redis.call('EXISTS', KEYS[1]) == 0",
         tests=(QUEUES + "test_a_newcomer_does_not_overtake_those_who_wait",),
     ),
     Mutant(
@@ -969,9 +969,16 @@ MUTANTS = (
     Mutant(
         name="what was removed from a schedule is forgotten",
         file="fencing/heartbeat.py",
+        old="            self._fresh.pop(key, None)\n",
+        new="",
+        tests=(HEARTBEAT + "test_what_was_removed_is_forgotten_long_before_it_would_have_been_due",),
+    ),
+    Mutant(
+        name="what was removed is forgotten although another job stays before it",
+        file="fencing/heartbeat.py",
         old="        if len(self._queue) > 2 * len(self._entries) + SLACK:\n",
         new="        if False:\n",
-        tests=(HEARTBEAT + "test_what_was_removed_is_forgotten_long_before_it_would_have_been_due",),
+        tests=(HEARTBEAT + "test_what_was_removed_behind_a_job_that_stays_is_forgotten_as_well",),
     ),
     Mutant(
         name="a release that was not heard of is one",
@@ -1074,7 +1081,7 @@ MUTANTS = (
     Mutant(
         name="a holder's id is fresh for each call",
         file="fencing/acquiring.py",
-        old="    holder = token_hex(16)\n",
+        old="    holder = os.urandom(16).hex()\n",
         new='    holder = "the same"\n',
         tests=(LEASES + "test_late_release_of_an_earlier_grant_spares_the_next_one_of_the_same_caller",),
     ),

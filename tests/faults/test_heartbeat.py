@@ -58,7 +58,7 @@ def test_one_thread_renews_all_leases_and_never_above_their_ttl() -> None:
         # That of another store, which an earlier test used, lingers for some seconds.
         wait_until(lambda: heartbeats() == 1, "one thread is left")
         assert all(one.is_held() for one in taken)
-    assert not beats._entries
+    assert not any(one in beats for one in taken)
 
 
 def test_thread_ends_when_there_is_nothing_to_renew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +115,27 @@ def test_what_was_removed_is_forgotten_long_before_it_would_have_been_due() -> N
     del job
     gc.collect()
     assert sum(one() is not None for one in kept) < 100
+    schedule.add("last", lambda: None, 0.0)
+    wait_until(lambda: not schedule._entries, "those who come are served")
+
+
+def test_what_was_removed_behind_a_job_that_stays_is_forgotten_as_well() -> None:
+    """They were planned when the thread woke, and never come to the front."""
+    schedule = Schedule("test-heartbeat")
+    schedule.add("stays", lambda: None, 80_000.0)
+    kept: list[weakref.ref[Any]] = []
+    for _ in range(300):
+        job = Mock(return_value=None)
+        kept.append(weakref.ref(job))
+        schedule.add(job, job, 86_400.0)
+        woken = threading.Event()
+        schedule.add(woken, woken.set, 0.0)
+        assert woken.wait(10.0)
+        schedule.remove(job)
+    del job
+    gc.collect()
+    assert sum(one() is not None for one in kept) < 100
+    schedule.remove("stays")
     schedule.add("last", lambda: None, 0.0)
     wait_until(lambda: not schedule._entries, "those who come are served")
 

@@ -6,9 +6,7 @@
 
 -- This server's master_replid, or what stands in its place.
 local function this_server()
-  local info = redis.call('INFO', 'replication')
-  local _, before = string.find(info, 'master_replid:', 1, true)
-  return before and string.match(info, '^%S*', before + 1) or ''
+  return string.match(redis.call('INFO', 'replication'), 'master_replid:(%S*)') or ''
 end
 
 -- The reply that refuses to count, or nil if `server` identifies this server.
