@@ -17,11 +17,18 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from fencing import conf
 from fencing.backends.base import HolderInfo
 from fencing.exceptions import (
+    AlreadyAppliedError,
+    InvalidTokenError,
     LeaseHeldError,
+    LeaseInsideTransactionError,
     LeaseLostError,
+    LeaseRequiredError,
+    OperationMismatchError,
     PartialEffectError,
+    ResourceMismatchError,
     StaleReadError,
     StaleWriteError,
+    TokensExhaustedError,
     WriteRejectedError,
 )
 from fencing.leases import Lease
@@ -39,6 +46,17 @@ logger = logging.getLogger("fencing")
 REPEATABLE = (StaleWriteError, StaleReadError, LeaseLostError)
 # What a body is not run again for, or not any more.
 FINAL = (WriteRejectedError, LeaseLostError, PartialEffectError)
+# What another attempt only meets again, and before that it would repeat what a body that is not atomic has committed.
+INCURABLE = (
+    AlreadyAppliedError,
+    InvalidTokenError,
+    LeaseInsideTransactionError,
+    LeaseRequiredError,
+    OperationMismatchError,
+    PartialEffectError,
+    ResourceMismatchError,
+    TokensExhaustedError,
+)
 
 
 if TYPE_CHECKING:
@@ -255,7 +273,8 @@ def fenced_task(
 
     A refused body is run again under a new grant, with fresh reads. ``Retry``, ``Ignore``, ``Reject``, a soft time
     limit and every other exception undo what an atomic body wrote, and keep Celery's own outcome. A duplicate of the
-    task returns the recorded result, as JSON gives it.
+    task returns the recorded result, as JSON gives it. ``autoretry_for=(Exception,)`` does not mean the errors that no
+    other attempt can cure, such as PartialEffectError: they end the task, unless it names them.
 
     Args:
         resource: a template over the task's arguments, ``"stock:{sku}"``, or a callable that is given them.
@@ -322,10 +341,21 @@ def _make_task(function: Callable[..., R], celery_options: dict[str, Any], **pol
     # Refusals are expected: Celery logs them in one line. It takes one class as well as several.
     expected = options.get("throws", base.throws)
     options["throws"] = (*([expected] if isinstance(expected, type) else expected), WriteRejectedError)
+    options["dont_autoretry_for"] = _not_retried(base, options)
     bases = (base,) if issubclass(base, FencedTask) else (FencedTask, base)
     make: Any = shared_task(base=type(base.__name__, bases, members), **options)
     task: Task[..., R] = make(function)
     return task
+
+
+def _not_retried(base: Any, options: dict[str, Any]) -> tuple[type[BaseException], ...]:
+    """What Celery's ``autoretry_for`` does not mean: what the user says, and the incurable that it does not name."""
+
+    def told(option: str) -> Any:
+        return options.get(option, getattr(base, option, ()))
+
+    named = set(told("autoretry_for"))
+    return (*told("dont_autoretry_for"), *[error for error in INCURABLE if error not in named])
 
 
 @signals.task_received.connect

@@ -1700,6 +1700,13 @@ MUTANTS = (
         tests=(POLICY + "test_i6_body_with_a_committed_part_is_not_repeated",),
     ),
     Mutant(
+        name="Celery does not repeat what no attempt can cure",
+        file="fencing/celery.py",
+        old="*[error for error in INCURABLE if error not in named]",
+        new="",
+        tests=("tests/celery/test_retries.py::test_s9_autoretry_does_not_repeat_a_body_with_a_committed_part",),
+    ),
+    Mutant(
         name="a body that swallows a refusal does not succeed",
         file="fencing/taskrun.py",
         old="        if not any(refusal is known for known in earlier):\n            raise refusal\n",

@@ -9,6 +9,7 @@ from celery import Task
 from celery.exceptions import Reject
 from django.db import connection
 
+from fencing import exceptions
 from fencing.celery import FencedTask, fenced_task
 from inventory_demo.gate import Gate
 from inventory_demo.models import Stock
@@ -126,6 +127,38 @@ def auto(self: FencedTask, sku: str, trouble: str = "") -> int:
     stock.quantity -= 1
     stock.save()
     return stock.quantity
+
+
+@fenced_task(
+    resource="stock:{sku}", ttl=TTL, bind=True, atomic=False, autoretry_for=(Exception,), max_retries=2,
+    default_retry_delay=0,
+)  # fmt: skip
+def auto_half_done(self: FencedTask, sku: str) -> None:
+    """Be overtaken after one write is in, and have Celery try again whatever happens."""
+    report(sku, "began", retries=self.request.retries)
+    change(sku, -1)
+    stock = Stock.objects.get(sku=sku)
+    overtake(sku, -5)
+    stock.save()
+
+
+def raise_by_name(self: FencedTask, sku: str, error: str, *arguments: Any) -> None:
+    """Report, and raise one of the errors of `fencing.exceptions`."""
+    report(sku, "began", retries=self.request.retries)
+    raise getattr(exceptions, error)(*arguments)
+
+
+auto_raising, auto_naming, auto_excepting = (
+    fenced_task(
+        resource="stock:{sku}", ttl=TTL, bind=True, max_stale_retries=0, max_retries=1, default_retry_delay=0,
+        name=f"tests.{name}", **options,
+    )(raise_by_name)
+    for name, options in (
+        ("auto_raising", {"autoretry_for": (Exception,)}),
+        ("auto_naming", {"autoretry_for": (exceptions.InvalidTokenError,)}),
+        ("auto_excepting", {"autoretry_for": [Exception], "dont_autoretry_for": [exceptions.LeaseLostError]}),
+    )
+)  # fmt: skip
 
 
 @fenced_task(resource="stock:{sku}", ttl=TTL, bind=True, busy_wait=0.1)

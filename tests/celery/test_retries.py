@@ -5,8 +5,26 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from celery import Task
 
-from fencing import lease
+from fencing import (
+    AlreadyAppliedError,
+    FencingError,
+    InvalidTokenError,
+    LeaseBackendError,
+    LeaseHeldError,
+    LeaseInsideTransactionError,
+    LeaseLostError,
+    LeaseRequiredError,
+    OperationMismatchError,
+    PartialEffectError,
+    ResourceMismatchError,
+    RowMissingError,
+    StaleReadError,
+    StaleWriteError,
+    TokensExhaustedError,
+    lease,
+)
 from inventory_demo.server_support import wait_for
 from inventory_demo.worker import Worker
 from tests.celery import faulttasks, tasks
@@ -43,6 +61,54 @@ def test_c06_autoretry_reads_again(worker: Worker, article: Article, trouble: st
     assert (again["retries"], again["read"]) == (1, read)
     assert again["token"] > first["token"]
     assert article.quantity == left
+
+
+def test_s9_autoretry_does_not_repeat_a_body_with_a_committed_part(worker: Worker, article: Article) -> None:
+    result = worker.send(faulttasks.auto_half_done, article.sku)
+    with pytest.raises(PartialEffectError):
+        result.get(timeout=30)
+    assert result.state == "FAILURE"
+    assert [report["retries"] for report in article.reports()] == [0]
+    assert article.quantity == 10 - 1 - 5
+
+
+@pytest.mark.parametrize(
+    ("task", "error", "attempts"),
+    [
+        (faulttasks.auto_raising, error, attempts)
+        for error, attempts in (
+            (AlreadyAppliedError("order", 5), 1),
+            (InvalidTokenError("0"), 1),
+            (LeaseInsideTransactionError("stock:7"), 1),
+            (LeaseRequiredError("stock:7"), 1),
+            (OperationMismatchError("order", "this", "that"), 1),
+            (PartialEffectError("stock:7", 1), 1),
+            (ResourceMismatchError("stock:7", "stock:8"), 1),
+            (TokensExhaustedError("default", 2**53 - 1), 1),
+            (LeaseBackendError("default", "it does not answer"), 2),
+            (LeaseHeldError("stock:7", "somebody", 1.0), 2),
+            (LeaseLostError("stock:7", 5), 2),
+            (RowMissingError("stock:7", 5, None), 2),
+            (StaleReadError("stock:7", 5, 4), 2),
+            (StaleWriteError("stock:7", 5, 7), 2),
+        )
+    ]
+    + [
+        (faulttasks.auto_naming, InvalidTokenError("0"), 2),
+        (faulttasks.auto_naming, TokensExhaustedError("default", 5), 1),
+        (faulttasks.auto_excepting, PartialEffectError("stock:7", 1), 1),
+        (faulttasks.auto_excepting, LeaseLostError("stock:7", 5), 1),
+        (faulttasks.auto_excepting, LeaseBackendError("default", "it does not answer"), 2),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else getattr(value, "name", None),
+)
+def test_autoretry_repeats_what_another_attempt_may_cure_and_what_it_names(
+    worker: Worker, article: Article, task: Task[..., None], error: FencingError, attempts: int
+) -> None:
+    result = worker.send(task, article.sku, type(error).__name__, *error.args)
+    with pytest.raises(type(error)):
+        result.get(timeout=30)
+    assert [report["retries"] for report in article.reports()] == [*range(attempts)]
 
 
 def test_retry_that_does_not_raise_is_an_attempt_of_its_own_where_the_body_is_not_atomic(
