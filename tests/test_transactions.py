@@ -552,6 +552,43 @@ def test_begin_inside_an_open_transaction_holds_until_its_commit(stock: Stock) -
         assert other.result(BOUND) == 7
 
 
+def test_begin_alone_does_not_wait_for_the_disk(stock: Stock) -> None:
+    """What commits anything else does, as the user has set it: told by a trigger that fires at the commit."""
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE told (setting text)")
+        cursor.execute(
+            "CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN INSERT INTO told VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$"
+        )
+        cursor.execute(
+            "CREATE CONSTRAINT TRIGGER tell AFTER INSERT OR UPDATE ON fencing_resource DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION tell()"
+        )
+
+    def told() -> list[str]:
+        with connection.cursor() as cursor:
+            cursor.execute("WITH gone AS (DELETE FROM told RETURNING setting) SELECT setting FROM gone")
+            return [setting for (setting,) in cursor.fetchall()]
+
+    try:
+        with grant().atomic():
+            assert told() == ["off"]
+            with connection.cursor() as cursor:
+                cursor.execute("SHOW synchronous_commit")
+                assert cursor.fetchone() == ("on",)
+        add(grant(), -1)
+        assert told() == ["on"]
+        with transaction.atomic():
+            held = grant()
+            with held.atomic():
+                add(held, -1)
+        assert told() == ["on"]
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TRIGGER tell ON fencing_resource")
+            cursor.execute("DROP FUNCTION tell; DROP TABLE told")
+
+
 def test_begin_under_repeatable_read_must_come_first(stock: Stock) -> None:
     """S13: a snapshot taken before the begin would show the body what is old."""
     with lease("stock:42", allow_in_transaction=True) as held:
