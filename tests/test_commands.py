@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.core.management.base import OutputWrapper
 from django.db import connection, transaction
 
 from fencing import (
@@ -26,7 +27,7 @@ from fencing import (
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import Granted, HolderInfo, NeedsRange, Place
 from fencing.management.commands.fencing import Command
-from fencing.management.output import as_table, as_time
+from fencing.management.output import as_table, as_time, write_table
 from fencing.models import FencedResource, FencedWrite, Operation, Reign, TokenGrant, TokenRange
 from fencing.ranges import reserve
 from fencing.reigns import MARGIN, _counters
@@ -479,6 +480,22 @@ def test_tables_are_aligned_and_show_what_is_odd() -> None:
     assert table.splitlines() == ["NAME           N", "a              5", "long?name  12345"]
     assert as_table(["NAME", "N"], []) == "NAME  N"
     assert [as_time(each) for each in (0.44, 12.9, 200, 7500)] == ["0.4 s", "12 s", "3 min 20 s", "2 h 5 min"]
+
+
+def test_terminal_that_is_too_narrow_for_a_table_gets_paragraphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def written(to: StringIO, columns: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        write_table(OutputWrapper(to), ["NAME", "N"], [["long\tname", 12345], ["", 5]])
+        return to.getvalue()
+
+    table = "NAME           N\nlong?name  12345\n-              5\n"
+    assert written(Terminal(), 16) == table
+    assert written(Terminal(), 15) == "NAME  long?name\nN     12345\n\nNAME  -\nN     5\n"
+    assert written(StringIO(), 15) == table, "a program that reads it gets a line for each row"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fencing.drill.play import InterruptedDrillError, LeftBehindError, Played, n
 from fencing.drill.report import as_object, progress, rows, stories, verdict
 from fencing.drill.scratch import having, remove
 from fencing.exceptions import FencingError
-from fencing.management.output import as_json, as_table
+from fencing.management.output import as_json, write_table
 
 ABOUT = "let real processes pause, die and wake up, and see the database refuse every stale write"
 
@@ -106,7 +106,7 @@ def run(
 
 
 def _write(out: OutputWrapper, played: Played, line: str) -> None:
-    out.write(as_table(["WHAT", "COUNT", "MUST BE"], rows(played.findings, played.plan.seconds, played.forgets)))
+    write_table(out, ["WHAT", "COUNT", "MUST BE"], rows(played.findings, played.plan.seconds, played.forgets))
     out.write("")
     for text in stories(played.findings, played.begun, played.plan.seed):
         out.write(text)

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser, OutputWrapp
 from django.db import DatabaseError
 
 from fencing.guard_audit import AMISS, WAIT, GuardState, audit, fenced_databases, repair
-from fencing.management.output import as_json, as_table
+from fencing.management.output import as_json, write_table
 
 logger = logging.getLogger("fencing")
 
@@ -85,7 +85,7 @@ def _write(out: OutputWrapper, found: Sequence[GuardState], tried: Mapping[Guard
         out.write("No fenced model migrates to these databases.")
         return
     rows = [[one.database, one.table, one.guard, one.state, one.detail] for one in found]
-    out.write(as_table(["DATABASE", "TABLE", "GUARD", "STATE", ""], rows))
+    write_table(out, ["DATABASE", "TABLE", "GUARD", "STATE", ""], rows)
     for one, error in tried.items():
         what = f"{one.guard} of {one.table} in {one.database} (was: {one.state})"
         out.write(f"Not repaired: {what}: {error}" if error else f"Repaired: {what}.")

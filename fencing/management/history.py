@@ -16,7 +16,7 @@ from fencing import history
 from fencing.backends import get_backend
 from fencing.exceptions import FencingError
 from fencing.historyreads import Asked, Found, Told, look_up
-from fencing.management.output import as_json, as_table
+from fencing.management.output import as_json, write_table
 from fencing.models import FencedWrite
 from fencing.tokens import check_token
 
@@ -81,7 +81,7 @@ def run(
 def _write(out: OutputWrapper, found: Found, asked: Asked) -> None:
     if found.grants:
         titles = ["TOKEN", "RESOURCE", "HOLDER", "TASK", "GRANTED", "HELD FOR", "ENDED", "WRITES", "OVERTAKEN BY"]
-        out.write(as_table(titles, [_row(one) for one in found.grants]))
+        write_table(out, titles, [_row(one) for one in found.grants])
     else:
         when = "" if asked.since is None else f" since {_moment(asked.since, *SHORT)}"
         out.write(f"No such grant{when}.")
@@ -89,7 +89,7 @@ def _write(out: OutputWrapper, found: Found, asked: Asked) -> None:
     if refused:
         titles = ["REFUSED", "TOKEN", "OF GRANT", "SEEN", "OBJECT", "ACTION", "OPERATION", "TIME"]
         out.write("")
-        out.write(as_table(titles, [_refused_row(write) for write in refused]))
+        write_table(out, titles, [_refused_row(write) for write in refused])
     for one in found.grants:
         if one.revoked:
             out.write(f"Token {one.grant.token} was revoked: {one.revoked}")

@@ -1,11 +1,14 @@
-"""How the command prints: plain tables for people, one JSON object for programs."""
+"""How the command prints: plain tables, or paragraphs, for people, one JSON object for programs."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
+
+from django.core.management.base import OutputWrapper
 
 # As wide as a bar is.
 BAR = 30
@@ -14,6 +17,23 @@ BAR = 30
 def as_json(found: Mapping[str, Any]) -> str:
     """``found`` as one line; times in ISO 8601."""
     return json.dumps(found, default=datetime.isoformat, ensure_ascii=False)
+
+
+def write_table(out: OutputWrapper, titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print rows: as a table, or in a terminal that is too narrow for it as a paragraph for each."""
+    text = as_table(titles, rows)
+    if rows and out.isatty() and max(map(len, text.splitlines())) > shutil.get_terminal_size().columns:
+        text = as_paragraphs(titles, rows)
+    out.write(text)
+
+
+def as_paragraphs(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Rows one below the other, a line for each cell, and an empty line between two."""
+    width = max(map(len, titles))
+    return "\n\n".join(
+        "\n".join(f"{title:{width}}  {_printable(cell)}" for title, cell in zip(titles, row, strict=True))
+        for row in rows
+    )
 
 
 def as_table(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

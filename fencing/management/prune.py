@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 
 from fencing import conf
-from fencing.management.output import as_bar, as_json, as_table
+from fencing.management.output import as_bar, as_json, write_table
 from fencing.pruning import Progress, Pruned, prune
 
 ABOUT = "forget what the settings do not keep"
@@ -45,7 +45,7 @@ def run(out: OutputWrapper, err: OutputWrapper, *, dry_run: bool, json: bool, **
         out.write(as_json({"dry_run": dry_run, "pruned": [asdict(one) for one in done]}))
         return
     rows = [[one.database, one.what, one.rows, "" if one.floor is None else one.floor] for one in done]
-    out.write(as_table(["DATABASE", "FORGOTTEN", "WOULD GO" if dry_run else "ROWS", "FLOOR"], rows))
+    write_table(out, ["DATABASE", "FORGOTTEN", "WOULD GO" if dry_run else "ROWS", "FLOOR"], rows)
 
 
 def _bar(err: OutputWrapper) -> Callable[[Progress], None]:

@@ -22,7 +22,7 @@ from fencing.exceptions import FencingError, LeaseHeldError
 from fencing.maintenance import who
 from fencing.management import drill, guards, prune
 from fencing.management import history as history_command
-from fencing.management.output import as_json, as_table, as_time
+from fencing.management.output import as_json, as_time, write_table
 from fencing.reigns import logged_reigns, open_reigns
 from fencing.revocation import Revocation, revoke
 from fencing.tokens import check_token, place_of
@@ -103,7 +103,7 @@ class Command(BaseCommand):
             ]
             for lease in leases
         ]
-        self.stdout.write(as_table(["RESOURCE", "TOKEN", "HOLDER", "TASK", "AGE", "LEFT"], rows))
+        write_table(self.stdout, ["RESOURCE", "TOKEN", "HOLDER", "TASK", "AGE", "LEFT"], rows)
         if truncated:
             self.stdout.write(f"There are more than {limit}; --limit shows more.")
 
@@ -131,7 +131,7 @@ class Command(BaseCommand):
             for one in found.log
         ]
         self.stdout.write(f"Namespace {found.namespace}: numbers are reserved up to {found.ceiling}.")
-        self.stdout.write(as_table(["PARTITION", "FROM", "TO AT MOST", "SERVER", "REIGN", "OPENED"], rows))
+        write_table(self.stdout, ["PARTITION", "FROM", "TO AT MOST", "SERVER", "REIGN", "OPENED"], rows)
         for partition, drawn in opened.items():
             self.stdout.write(f"Partition {partition} counts from {drawn + 1} on now.")
 
