@@ -53,7 +53,8 @@ class Server(Postgres):
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for process in processes:
                 os.kill(process, number)
-        wait_until(lambda: not any(Path(f"/proc/{one}/fd").exists() for one in processes), "the server is gone")
+        # One that nobody has taken note of yet has no program any more.
+        wait_until(lambda: not any(Path(f"/proc/{one}/exe").exists() for one in processes), "the server is gone")
 
     def follow(self, primary: Server) -> None:
         """Make the data of a replica of ``primary``, which is running; ``start`` then starts it."""

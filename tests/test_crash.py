@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +16,7 @@ from fencing.acquiring import acquire
 from fencing.leases import Lease
 from fencing.models import FencedResource
 from inventory_demo.models import Stock
+from tests.concurrency import wait_until
 from tests.standby import Server, in_databases, lone_server
 
 pytestmark = pytest.mark.slow
@@ -48,10 +51,25 @@ def quantity() -> int:
     return Stock.objects.using(BRITTLE).get(sku="42").quantity
 
 
+def hold_log_writer() -> None:
+    """Stop the process that brings to the disk, now and then, what no commit has waited for."""
+    with connections[BRITTLE].cursor() as cursor:
+
+        def sleeping() -> list[int]:
+            cursor.execute("SELECT pid FROM pg_stat_activity WHERE wait_event = 'WalWriterMain'")
+            found[:] = [pid for (pid,) in cursor.fetchall()]
+            return found
+
+        found: list[int] = []
+        wait_until(sleeping, "the log writer sleeps, and holds no lock that the next commit needs")
+        os.kill(found[0], signal.SIGSTOP)
+
+
 def test_crash_that_forgets_a_begin_takes_its_transaction_along(transactional_db: Server) -> None:
     """A begin does not wait for the disk: what it shut out may come again, but only as if it had never been."""
     Stock.objects.using(BRITTLE).create(sku="42", quantity=10)
     old, newer = grant(), grant()
+    hold_log_writer()
     with pytest.raises(DatabaseError), newer.atomic(using=BRITTLE):
         assert FencedResource.objects.using(BRITTLE).get().last_token == newer.token
         transactional_db.kill()
