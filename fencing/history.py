@@ -15,7 +15,7 @@ from django.utils import timezone
 from fencing import conf
 from fencing.backends import get_backend
 from fencing.collector import merge
-from fencing.connections import autocommit, in_test_environment, in_testcase, in_user_transaction
+from fencing.connections import autocommit, in_test_environment, in_testcase, in_user_transaction, initialized
 from fencing.databases import is_busy
 from fencing.exceptions import FencingError
 from fencing.heartbeat import chores
@@ -147,7 +147,7 @@ def write_waiting(connection: BaseDatabaseWrapper) -> None:
 def write_all_waiting() -> None:
     """``write_waiting`` for every connection of this thread."""
     if _waiting:
-        for connection in connections.all(initialized_only=True):
+        for connection in initialized():
             write_waiting(connection)
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from django.db import connections
-
 from fencing import conf
 from fencing.backends.base import HolderInfo
+from fencing.connections import initialized
 from fencing.leases import Lease
 from fencing.logs import task_fields
 from fencing.scope import held_leases, holder_info, keep_only
@@ -59,7 +58,7 @@ def in_own_context(run: Callable[[], Any], info: HolderInfo, limit: type[Excepti
             or while a transaction ends, which would stay open for whatever this process does next.
     """
     before = held_leases(), holder_info.get(), task_fields.get(), open_body.get()
-    others = [one.alias for one in connections.all(initialized_only=True) if one.in_atomic_block]
+    others = [one.alias for one in initialized() if one.in_atomic_block]
     try:
         holder_info.set(info)
         task_fields.set({"task_id": info.task_id, "task_name": info.task_name})

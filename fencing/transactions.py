@@ -20,7 +20,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import history, signals
 from fencing.borders import enter, leave, limits_waits
-from fencing.connections import autocommit, in_user_transaction, stop_statement
+from fencing.connections import autocommit, in_user_transaction, initialized, stop_statement
 from fencing.databases import LOCK_TIMEOUTS, code_of, is_cut_off
 from fencing.exceptions import (
     AlreadyAppliedError,
@@ -294,7 +294,7 @@ def abandon_transactions(kept: Collection[str]) -> None:
 
     The database rolls back what is not committed.
     """
-    for connection in connections.all(initialized_only=True):
+    for connection in initialized():
         if connection.alias not in kept:
             _open.pop(connection, None)
             stop_statement(connection)
