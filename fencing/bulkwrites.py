@@ -144,8 +144,11 @@ def pins_of(queryset: QuerySet[Any], objects: Sequence[Any], *, blind: bool = Fa
     fence, connection = fence_of(queryset.model), connection_of(queryset)
     pins: dict[Any, Any] = {}
     for one in objects:
-        pins[key_of(one)] = one._fence_pin
+        key = key_of(one)
         if not blind and (one._fence_pin is None or one._fence_is_unread(fence)):
+            raise _refused_object(fence, one, StaleReadError)
+        # Of two objects that have read one row at different times, Django writes the first, and one of them is late.
+        if pins.setdefault(key, one._fence_pin) != one._fence_pin:
             raise _refused_object(fence, one, StaleReadError)
     there = {row.pk: row.seen for row in lock_rows(connection, fence, list(pins))}
     for one in objects:

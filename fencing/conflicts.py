@@ -7,8 +7,9 @@ from typing import Any
 
 from django.db import NotSupportedError
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Model, Q, QuerySet, UniqueConstraint
+from django.db.models import CharField, Model, Q, QuerySet, UniqueConstraint
 
+from fencing.exceptions import ResourceMismatchError
 from fencing.naming import ModelFence, fence_of
 from fencing.statements import plain
 
@@ -49,6 +50,45 @@ def attributes_of(model: type[Model], names: Iterable[str]) -> list[str]:
     meta = model._meta
     pk = [field.attname for field in meta.pk_fields]
     return [one for name in names for one in (pk if name == "pk" else [meta.get_field(name).attname])]  # type: ignore[union-attr]
+
+
+def without_names(fence: ModelFence, names: Iterable[str]) -> list[str]:
+    """The fields that an upsert may write: not those that are equal anyway, because the resource's name is made of them.
+
+    The key stays, for Django to refuse.
+    """
+    meta = fence.owner._meta
+    named = {meta.get_field(one).name for one in fence.attributes if one not in fence.keys}
+    return [one for one in names if one not in named and one not in fence.attributes]
+
+
+def ensure_of_resource(
+    connection: BaseDatabaseWrapper, fence: ModelFence, objects: Sequence[Any], resource: str, token: int
+) -> None:
+    """Undo an upsert, made with a number of its own, that has met a row of another resource.
+
+    A database whose collation takes "A" and "a" for equal finds a conflict where there are two resources.
+
+    Raises:
+        ResourceMismatchError: it has.
+    """
+    if not any(_may_be_equal(connection, fence.owner._meta.get_field(one)) for one in fence.attributes):
+        return
+    for rows in _rows_like(connection, fence.owner, objects, fence.attributes):
+        for row in rows.filter(last_token=token).values("pk", *fence.attributes):
+            if fence.name(row) != resource:
+                detail = f"to this database the name of {fence.label} {row['pk']} is equal"
+                raise ResourceMismatchError(resource, fence.name(row), detail)
+
+
+def _may_be_equal(connection: BaseDatabaseWrapper, field: Any) -> bool:
+    """Whether the database may take two values of a field for equal that are two names."""
+    while field.remote_field:
+        field = field.target_field
+    if not isinstance(field, CharField):
+        return False
+    by_bytes = not field.db_collation and str(field.db_type(connection)).startswith("varchar")
+    return connection.vendor == "mysql" or not by_bytes
 
 
 def rows_inserted(connection: BaseDatabaseWrapper, fence: ModelFence, objects: Iterable[Any], token: int) -> list[Any]:

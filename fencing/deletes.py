@@ -8,10 +8,11 @@ and end with the guard's ``IntegrityError`` even under a live lease.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -40,8 +41,8 @@ from fencing.writes import record_unfenced
 _Result = TypeVar("_Result")
 Reached = Sequence[tuple[type[Model], Any]]
 
-# Models whose rows a delete under way has locked and judged already.
-_judged: ContextVar[frozenset[type[Model]]] = ContextVar("fencing_judged", default=frozenset())
+# The rows that a delete under way has locked and judged already: their keys, by the model whose table has the token.
+_judged: ContextVar[Mapping[type[Model], Collection[Any]]] = ContextVar("fencing_judged", default=MappingProxyType({}))
 
 
 def ensure_there(connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, pk: Any) -> None:
@@ -71,11 +72,13 @@ def carry_out(connection: BaseDatabaseWrapper, reached: Reached, delete: Callabl
     """
     admitted = [one for model, matched in reached for one in _admit_delete(connection, model, matched)]
     tokens = [token for _fence, lease, _rows, token in admitted if lease is not None]
-    judged = frozenset(fence_of(model).owner for model, _matched in reached)
+    judged: dict[type[Model], set[Any]] = {fence_of(model).owner: set() for model, _matched in reached}
+    for fence, _lease, rows, _token in admitted:
+        judged[fence.owner].update(row.pk for row in rows)
     with ExitStack() as stack:
         if tokens:
             stack.enter_context(naming_token(connection, max(tokens)))
-        stack.callback(_judged.reset, _judged.set(_judged.get() | judged))
+        stack.callback(_judged.reset, _judged.set({**_judged.get(), **judged}))
         result = delete()
         for fence, lease, rows, token in admitted:
             if lease is None:
@@ -105,7 +108,13 @@ def _admit_delete(connection: BaseDatabaseWrapper, model: type[Model], matched: 
 def raw_delete(queryset: QuerySet[Any], using: str | None) -> int:
     """Django's fast delete of a cascade: judged here unless the delete that it belongs to has judged it."""
     fence, connection = fence_of(queryset.model), connection_of(queryset.using(using))
-    if fence.owner in _judged.get() or not queryset.exists():
+    if fence.owner in _judged.get():
+        # By their keys: a row that has come since belongs to somebody else, who holds another lease or none.
+        keys = sorted(_judged.get()[fence.owner])
+        size = max(1, connection.ops.bulk_batch_size(fence.owner._meta.pk_fields, keys))
+        parts = (keys[start : start + size] for start in range(0, len(keys), size))
+        return sum(_plain_raw_delete(queryset.filter(pk__in=part), using) for part in parts)
+    if not queryset.exists():
         return _plain_raw_delete(queryset, using)
     with fenced_steps(connection):
         reached = [(queryset.model, keys_in(queryset))]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from asgiref.sync import sync_to_async
 from django.db import connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.translation import gettext_lazy as _
 
 from fencing import deletes, history, lockedrows, writes
@@ -82,7 +83,7 @@ class FencedModel(ReadRow):
     ) -> None:
         """Django's; a refusal leaves the caller's transaction usable, because nothing of the write is in it."""
         alias = using or router.db_for_write(type(self), instance=self)
-        tables = self._fence_tables(alias) if self._meta.parents else nullcontext()
+        tables = self._fence_tables(alias, raw=raw) if self._meta.parents else nullcontext()
         with keeps_transaction(connections[alias]), tables:
             super().save_base(
                 raw=raw, force_insert=force_insert, force_update=force_update, using=alias, update_fields=update_fields
@@ -91,16 +92,19 @@ class FencedModel(ReadRow):
     save_base.alters_data = True  # type: ignore[attr-defined]
 
     @contextmanager
-    def _fence_tables(self, alias: str) -> Iterator[None]:
+    def _fence_tables(self, alias: str, *, raw: bool) -> Iterator[None]:
         """All of a model's tables in one transaction; when it is undone, the instance forgets it, too."""
         before = {name: value for name, value in self.__dict__.items() if hasattr(value, "resolve_expression")}
         before |= {"_fence_pin": self._fence_pin, "_fence_loaded": self._fence_loaded, "last_token": self.last_token}
+        outer, self._fence_with_parents = self._fence_with_parents, not raw
         try:
             with transaction.atomic(using=alias):
                 yield
         except BaseException:
             self.__dict__.update(before)
             raise
+        finally:
+            self._fence_with_parents = outer
 
     def delete(
         self, using: str | None = None, keep_parents: bool = False, *, lease: Lease | None = None
@@ -138,8 +142,11 @@ class FencedModel(ReadRow):
         """Django's hook for the UPDATE of one table; Django 6 passes the fields to return and wants rows."""
         fence, connection = fence_of(type(self)), connections[using]
         if base_qs.model is not fence.owner:
-            if lifted(connection) is None and not self._fence_is_unread(fence):
-                keep_resource(fence, self._fence_then(fence), values)
+            if lifted(connection) is None:
+                if not self._fence_with_parents and base_qs.filter(pk=pk_val).exists():
+                    self._fence_row_of_child(fence, connection, pk_val)
+                if not self._fence_is_unread(fence):
+                    keep_resource(fence, self._fence_then(fence), values)
             return super()._do_update(base_qs, using, pk_val, values, update_fields, forced_update, *more)
         unread = self._fence_is_unread(fence)
         values = [one for one in values if one[0].attname != "last_token"]
@@ -170,6 +177,16 @@ class FencedModel(ReadRow):
                 [field.attname for field, _model, value in values if hasattr(value, "resolve_expression")]
             )
         return in_djangos_terms(verdict.rows, more)
+
+    def _fence_row_of_child(self, fence: ModelFence, connection: BaseDatabaseWrapper, pk: Any) -> None:
+        """Fence the row of a child whose own table is written alone, without its parents'."""
+        row = plain(fence.owner, connection.alias).filter(pk=pk).values(*fence.attributes).get()
+        lease = require_lease(fence.name(row), fence.using, f"saving {self._meta.label_lower} {pk}")
+        pin = None if self._fence_is_unread(fence) else self._fence_pin
+        token, _verdict = writes.update_row(
+            lease, connection, RowWrite(fence=fence, pk=pk, values=(), pin=pin, compares=True)
+        )
+        self._fence_accept(token)
 
     def _do_insert(self, manager: Any, using: str, fields: Any, returning_fields: Any, raw: bool) -> Any:
         """Django's hook for the INSERT into one table."""

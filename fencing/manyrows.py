@@ -74,6 +74,7 @@ def update_at_once(
     """Update the rows of ``queryset``, all of the lease's resource, and say how many; None if anything was refused."""
     matched = queryset.order_by("pk").values_list("pk", "last_token", *fence.attributes).query
     matched.standard_ordering = True
+    matched.select_for_update = False  # all of it is locked anyway, and autocommit takes no other
     update = plain(fence.owner, connection.alias).query.chain(sql.UpdateQuery)
     update.add_update_values({**values, "last_token": token})  # type: ignore[attr-defined]
     try:

@@ -37,7 +37,12 @@ def check_resource(name: object) -> str:
         )
     if "\0" in name or not name.isprintable():
         raise ValueError(f"A resource's name holds printable characters only; {name!r} does not.")
-    return name
+    return plain_text(name)
+
+
+def plain_text(value: str) -> str:
+    """A string as databases and stores get it: that of a member of a ``str`` enumeration is its value, not its name."""
+    return str.__str__(value)
 
 
 @cache
@@ -68,7 +73,10 @@ def nameable(value: object, placeholder: str, template: str) -> str:
     """
     if isinstance(value, bool) or not isinstance(value, NAMEABLE):
         raise TypeError(f"{placeholder}={value!r} cannot stand in the name {template!r}; use a str, int, UUID or date.")
-    text = str(value)
+    if isinstance(value, str):
+        text = plain_text(value)
+    else:  # a member of an ``int`` enumeration is its value, too
+        text = int.__repr__(value) if isinstance(value, int) else str(value)
     if not text:
         raise ValueError(f"{placeholder} is empty, so the name {template!r} would not name anything.")
     return text

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from fencing.conf import MAX_OPERATION_LENGTH
 from fencing.databases import CHECK_VIOLATION, DUPLICATE_KEY, code_of, unless_there
+from fencing.naming import plain_text
 from fencing.tables import sql_name
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def check_operation(operation: object) -> str:
             f"An operation's key has 1 to {MAX_OPERATION_LENGTH} characters and no NUL; "
             f"{operation[:40]!r} has {len(operation)}."
         )
-    return operation
+    return plain_text(operation)
 
 
 def as_json(result: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
@@ -92,8 +92,11 @@ class FencedQuerySet(models.QuerySet[M]):
         with lockedrows.fenced_steps(connection):
             tied._fence_pins = pins = bulkwrites.pins_of(tied, objs, blind=blind)
             count = super(FencedQuerySet, tied).bulk_update(objs, fields, batch_size)
-        for obj, pin in zip(objs, [pins[bulkwrites.key_of(obj)] for obj in objs], strict=True):
-            obj._fence_accept(pin)  # type: ignore[attr-defined]
+        keys = [bulkwrites.key_of(obj) for obj in objs]
+        different = Counter(key for key, _same in {(key, id(obj)) for key, obj in zip(keys, objs, strict=True)})
+        for obj, key in zip(objs, keys, strict=True):
+            # Of several objects of one row only one was written, and none of them knows which.
+            obj._fence_accept(pins[key], moved=different[key] == 1)  # type: ignore[attr-defined]
             obj._fence_forget_expressions(fields)  # type: ignore[attr-defined]
         return int(count)
 
@@ -155,6 +158,9 @@ class FencedQuerySet(models.QuerySet[M]):
         number = lifted(connection)
         if number is not None:
             return self._bulk_create_unfenced(objs, number, options)
+        if update_conflicts:
+            # The name of a row that is there stays as it is, see ``ensure_of_resource``.
+            options["update_fields"] = conflicts.without_names(fence_of(self.model), options["update_fields"])
         leases = [self._lease_to_create(obj, needed=update_conflicts) for obj in objs]
         with lockedrows.fenced_steps(connection):
             created = self._bulk_create_fenced(objs, leases, options)
@@ -180,6 +186,10 @@ class FencedQuerySet(models.QuerySet[M]):
             obj.last_token = 0 if lease is None else tokens[lease]  # type: ignore[attr-defined]
         try:
             created = super().bulk_create(objs, **options)
+            if options["update_conflicts"]:
+                for held, token in tokens.items():
+                    mine = [obj for obj, lease in zip(objs, leases, strict=True) if lease is held]
+                    conflicts.ensure_of_resource(connection, fence, mine, held.resource, token)
         except BaseException as error:
             for obj, token in zip(objs, before, strict=True):
                 obj.last_token = token  # type: ignore[attr-defined]

@@ -24,6 +24,8 @@ class ReadRow(models.Model):
     # What the row was when it was read: its token, and the values that its key and its resource's name are made of.
     _fence_pin: int | None = None
     _fence_loaded: dict[str, Any] | None = None
+    # Whether it is being saved with its parents; of what comes from a file, Django saves the child's table alone.
+    _fence_with_parents: bool = False
 
     class Meta:
         abstract = True

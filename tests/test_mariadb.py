@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, connections, models, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -25,6 +25,7 @@ from fencing import (
     lease,
 )
 from fencing.acquiring import acquire
+from fencing.conflicts import _may_be_equal
 from fencing.leases import Lease
 from fencing.models import FencedResource, FencedWrite, Operation
 from inventory_demo.models import PlainStock, Stock, StockDelta
@@ -456,3 +457,31 @@ def test_lost_deltas_and_deadlocks_under_stress() -> None:
         for one in running:
             one.result(60)
     assert list(rows().order_by("sku").values_list("quantity", flat=True)) == [48, 24]
+
+
+@pytest.mark.parametrize("fields", [["quantity"], ["quantity", "sku"]], ids=["value", "name"])
+def test_i4_upsert_onto_a_row_whose_name_is_equal_to_the_database_only(fields: list[str]) -> None:
+    """MariaDB takes "A" for "a", in a unique key too; the row of stock:A is not the holder's of stock:a."""
+    rows().create(sku="A", quantity=10)
+    equal = Stock(sku="a", quantity=1)
+    with lease("stock:a"), pytest.raises(ResourceMismatchError):
+        rows().bulk_create([equal], update_conflicts=True, update_fields=fields)
+    assert rows().values_list("sku", "quantity", "last_token").get() == ("A", 10, 0) and equal.last_token == 0
+    with lease("stock:A"):
+        rows().bulk_create([Stock(sku="A", quantity=1)], update_conflicts=True, update_fields=fields)
+    assert rows().values_list("sku", "quantity").get() == ("A", 1)
+
+
+def test_which_names_may_be_equal_to_a_database_only() -> None:
+    def may_be(alias: str, field: Any) -> bool:
+        return _may_be_equal(connections[alias], field)
+
+    class Lowered(models.CharField):  # type: ignore[type-arg]
+        def db_type(self, connection: Any) -> str:
+            return "citext"
+
+    assert may_be("maria", models.CharField(max_length=9))
+    assert not may_be("maria", models.BigIntegerField()) and not may_be("maria", models.UUIDField())
+    assert not may_be("default", models.SlugField())
+    assert may_be("default", models.CharField(max_length=9, db_collation="any"))
+    assert may_be("default", Lowered(max_length=9))

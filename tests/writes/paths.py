@@ -112,6 +112,13 @@ CONCLUSION = """\
 - An expired lease is sent like a live one: with nobody newer, a late write is in order, and is accepted.
 - Under a live lease, plain values of a row that has changed since it was read are a `StaleReadError`, whoever changed it.
 - A row that is gone is a `RowMissingError`, and is never inserted again.
+- A row that was created without a lease carries 0, and 0 is nobody's number: one that is created without a lease under a
+  key that another had, after that one's delete or after a rollback, is not told from it. Create rows whose keys can come
+  again under a lease; `fence_inserts` insists on it.
+- Several objects of one row in one `bulk_update()` must have read it at the same time, else it is a `StaleReadError`; one
+  of them is written, and each must be read again before it is saved.
+- A row that is created while a delete that would take it along is under way is not deleted; the database's foreign key then refuses
+  the delete, as an `IntegrityError`.
 - A refusal leaves the caller's transaction as it was, and its line in the history outlives that transaction.
 - `TRUNCATE`, `DROP`, triggers that an administrator disables, and SQLite's `REPLACE INTO` by another program are not fenced.
 - `COPY` adds rows as `INSERT` does, and changes none. `MERGE`, `REPLACE INTO` on MariaDB and upserts of another program are

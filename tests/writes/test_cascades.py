@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.db import IntegrityError
 from django.db.models import SET_NULL
 from django.db.models.signals import post_delete, pre_delete
 
 from fencing import LeaseRequiredError, ResourceMismatchError, StaleWriteError, lease, unfenced
 from fencing.models import FencedWrite
 from fencing.scope import holding
+from tests.concurrency import BOUND, threads
 from tests.shop.models import Bin, ColdPallet, Crate, Pallet, Shelf, Tag, Warehouse
 
 pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
@@ -173,3 +175,36 @@ def test_cascade_with_the_fence_lifted(alias: str, told: list[Any]) -> None:
     assert not Crate.objects.using(alias).exists() and not Pallet.objects.using(alias).exists() and told
     recorded = FencedWrite.objects.using(alias).filter(action="delete").values_list("model", "outcome")
     assert sorted(recorded) == [("shop.crate", "unfenced"), ("shop.pallet", "unfenced")]
+
+
+def test_row_that_came_while_a_delete_was_under_way_is_nobodys_to_delete(alias: str) -> None:
+    """It was not judged, and its number is lower than what the guard hears: only its key keeps it."""
+    parent = house(alias)
+    crate = Crate.objects.using(alias).create(warehouse=parent, code="1")
+
+    def arrive() -> None:
+        Crate.objects.using(alias).create(warehouse_id=parent.pk, code="2")
+
+    def meanwhile(**_named: Any) -> None:
+        if alias == "lite":  # a database in memory is of one thread
+            arrive()
+            return
+        with threads() as start:
+            start(arrive).result(BOUND)
+
+    pre_delete.connect(meanwhile, sender=Warehouse)
+    try:
+        with lease(crate), pytest.raises(IntegrityError):
+            parent.delete()
+    finally:
+        pre_delete.disconnect(meanwhile, sender=Warehouse)
+    left = set(Crate.objects.using(alias).values_list("code", flat=True))
+    assert left == ({"1"} if alias == "lite" else {"1", "2"}) and Warehouse.objects.using(alias).exists()
+
+
+def test_cascade_to_more_rows_than_a_statement_takes(alias: str) -> None:
+    parent = house(alias)
+    Pallet.objects.using(alias).bulk_create([Pallet(warehouse=parent) for _ in range(3)])
+    Crate.objects.using(alias).bulk_create([Crate(warehouse=parent, code=str(number)) for number in range(1200)])
+    with unfenced("clear", database=alias):
+        assert parent.delete()[1] == {"shop.Crate": 1200, "shop.Pallet": 3, "shop.Warehouse": 1}

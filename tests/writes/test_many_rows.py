@@ -298,3 +298,34 @@ def test_raw_sql_meets_the_guard(alias: str) -> None:
         with pytest.raises(IntegrityError, match="inventory_demo_stock_fence"), connections[alias].cursor() as cursor:
             cursor.execute(statement)
     assert quantities(alias) == {"42": 10}
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+def test_bulk_update_of_one_row_read_at_different_times(alias: str, batch_size: int | None) -> None:
+    """I3: Django writes what the first object says, so it is that one which must have read the row as it is."""
+    late = stock(alias)
+    with lease("stock:42"):
+        fresh = Stock.objects.using(alias).get()
+        fresh.quantity = 5
+        fresh.save()
+        late.quantity -= 1
+        for objects in ([late, fresh], [fresh, late]):
+            with pytest.raises(StaleReadError):
+                Stock.objects.using(alias).bulk_update(objects, ["quantity"], batch_size)
+    assert quantities(alias) == {"42": 5}
+
+
+def test_bulk_update_of_objects_of_one_row(alias: str) -> None:
+    """A join finds a row several times. Of the objects one was written, and none of them is the row afterwards."""
+    one = stock(alias)
+    first, second = Stock.objects.using(alias).get(), Stock.objects.using(alias).get()
+    with lease("stock:42"):
+        first.quantity, second.quantity = 1, 2
+        Stock.objects.using(alias).bulk_update([first, second, first], ["quantity"])
+        for either in (first, second):
+            with pytest.raises(StaleReadError):
+                either.save()
+        one.refresh_from_db()
+        Stock.objects.using(alias).bulk_update([one, one], ["quantity"])
+        one.save()
+    assert quantities(alias) == {"42": 1}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from django.core import serializers
 from django.core.files.base import ContentFile
 from django.db import IntegrityError
 from django.db.models import F
@@ -20,9 +22,12 @@ from fencing import (
     StaleWriteError,
     lease,
     naming,
+    unfenced,
 )
 from fencing.naming import make_fence
+from fencing.once import check_operation
 from fencing.scope import holding
+from inventory_demo.models import Stock
 from tests.shop.models import (
     Archived,
     Badge,
@@ -224,3 +229,59 @@ def test_many_to_many_rows_are_not_the_rows_own(alias: str) -> None:
     with lease(box):
         box.delete()
     assert not badge.boxes.exists()
+
+
+def test_child_that_is_saved_without_its_parent(alias: str, overtaken: Pair) -> None:
+    """A file's rows are saved without their parents: the token is in the parent's row, and must be passed all the same."""
+    ExpressBin.objects.using(alias).create(courier="x")
+    rows = ExpressBin.objects.using(alias)
+    dumped = serializers.serialize("json", rows.all())
+    late, fresh = rows.get(), rows.get()
+
+    def load() -> None:
+        for one in serializers.deserialize("json", dumped.replace('"x"', '"file"'), using=alias):
+            one.save(using=alias)
+
+    late.courier = "late"
+    with pytest.raises(LeaseRequiredError):
+        late.save_base(raw=True, using=alias)
+    with pytest.raises(LeaseRequiredError):
+        load()
+    with overtaken(late.fence_name()) as (sleeper, newer):
+        fresh.courier = "fresh"
+        fresh.save_base(raw=True, using=alias)
+        with pytest.raises(StaleReadError):
+            late.save_base(raw=True, using=alias)
+        with pytest.raises(StaleReadError):
+            load()
+        with holding(sleeper), pytest.raises(StaleWriteError):
+            late.save_base(raw=True, using=alias)
+        assert rows.values_list("courier", "last_token").get() == ("fresh", newer.token)
+        fresh.save()
+    with unfenced("restore", database=alias):
+        load()
+    assert rows.get().courier == "file"
+
+
+class Code(str, enum.Enum):  # noqa: UP042  (what people write where a name is no choice of a field)
+    """A text of its own kind; ``str()`` of its member is "Code.A"."""
+
+    A = "a"
+
+
+class Number(int, enum.Enum):
+    """The same for a number."""
+
+    ONE = 1
+
+
+def test_member_of_an_enumeration_is_its_value_in_a_name(alias: str) -> None:
+    """As it is in the database: else two could hold the lease of one row at a time."""
+    with lease("stock:a") as held:
+        made = Stock.objects.using(alias).create(sku=Code.A, quantity=1)
+        assert Stock.objects.using(alias).get().last_token == held.token
+        made.quantity = 2
+        made.save()
+        assert made.fence_name() == naming.render("stock:{sku}", {"sku": Code.A}) == "stock:a"
+    assert naming.render("{one}", {"one": Number.ONE}) == "1"
+    assert type(naming.check_resource(Code.A)) is type(check_operation(Code.A)) is str

@@ -334,6 +334,7 @@ def test_update_in_every_shape(alias: str) -> None:
             (rows.all(), {"label": Subquery(name)}),
             (rows.distinct(), {"warehouse": house}),
             (rows.values("warehouse"), {"changed_at": F("changed_at")}),
+            (rows.select_for_update(), {"changed_at": F("changed_at")}),
         ):
             assert matched.update(**values) == 2
         assert list(rows.values_list("label", "quantity")) == [("7", 7)] * 2
