@@ -33,7 +33,7 @@ from fencing.lockedrows import (
     record_rows,
 )
 from fencing.manyrows import can_be_one_statement, update_at_once
-from fencing.naming import ModelFence, fence_of
+from fencing.naming import ModelFence, as_read, fence_of
 from fencing.resources import bound_idling
 from fencing.scope import find_lease, held_leases
 from fencing.statements import attempt, plain
@@ -160,7 +160,7 @@ def pins_of(queryset: QuerySet[Any], objects: Sequence[Any], *, blind: bool = Fa
 
 def key_of(instance: Any) -> Any:
     """An object's primary key, as a read gives it."""
-    return instance._meta.pk.to_python(instance.pk)
+    return as_read(instance._meta.pk, instance.pk)
 
 
 def _refused_object(fence: ModelFence, instance: Any, kind: type[WriteRejectedError], what: str = "") -> Exception:

@@ -10,7 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import CharField, Model, Q, QuerySet, UniqueConstraint
 
 from fencing.exceptions import ResourceMismatchError
-from fencing.naming import ModelFence, fence_of
+from fencing.naming import ModelFence, as_read, fence_of
 from fencing.statements import plain
 
 # A condition for each of so many rows: SQLite's expressions are 1000 deep at most.
@@ -127,4 +127,4 @@ def _rows_like(
 
 def _values_of(instance: Any, names: Sequence[str]) -> tuple[Any, ...]:
     """An instance's values as a read gives them."""
-    return tuple(instance._meta.get_field(name).to_python(getattr(instance, name)) for name in names)
+    return tuple(as_read(instance._meta.get_field(name), getattr(instance, name)) for name in names)

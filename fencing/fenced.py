@@ -20,7 +20,7 @@ from fencing.fields import TokenField
 from fencing.guards import FenceGuard
 from fencing.leases import Lease
 from fencing.lifting import lifted
-from fencing.naming import ModelFence, fence_of, name_of_new, owns_token
+from fencing.naming import ModelFence, as_read, fence_of, name_of_new, owns_token
 from fencing.querysets import FencedManager, FencedQuerySet
 from fencing.readrow import ReadRow, key_in
 from fencing.scope import find_lease, held_leases, holding, require_lease
@@ -263,7 +263,7 @@ def keep_resource(fence: ModelFence, then: Mapping[str, Any], values: Values) ->
         attribute = field.attname
         if attribute not in fence.attributes:
             continue
-        value = value if hasattr(value, "resolve_expression") else field.to_python(value)
+        value = value if hasattr(value, "resolve_expression") else as_read(field, value)
         if value != then[attribute]:
             detail = f"{attribute} is {then[attribute]!r} in the row and {value!r} in the instance"
             moved = "another" if hasattr(value, "resolve_expression") else fence.name({**then, attribute: value})

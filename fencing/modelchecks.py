@@ -18,7 +18,7 @@ from fencing import conf, guard_audit
 from fencing.fields import TokenField
 from fencing.guards import FenceGuard
 from fencing.models import FencedModel
-from fencing.naming import owner_of, owns_token, template_fields
+from fencing.naming import owner_of, owns_token, shares_key, template_fields
 from fencing.querysets import FencedQuerySet
 
 HINTS = {
@@ -29,6 +29,7 @@ HINTS = {
     "E014": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
     "E015": "Give the field another name; db_column can keep the column's.",
     "E016": "Remove it: a row is fenced under one name, that of the class whose table has last_token.",
+    "E017": "Let the link to the parent be the key: remove the child's own, or give the link primary_key=True.",
     "W001": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
     "W002": "Let Meta.base_manager_name name a manager that is built from FencedQuerySet, or inherit FencedModel.Meta.",
     "W004": "Run `manage.py migrate`, or `manage.py fencing guards --install` where the migrations are applied.",
@@ -75,6 +76,9 @@ def _check_resource(model: type[FencedModel], aliases: Collection[str]) -> Itera
             if getattr(model, name) != getattr(owner, name):
                 text = f"{model._meta.label}.{name} is not that of {owner._meta.label}, whose rows it shares."
                 yield _message("E016", text, model)
+        if not shares_key(model):
+            text = f"{model._meta.label} has another key than {owner._meta.label}, so its rows cannot be told by it."
+            yield _message("E017", text, model)
         return
     using = model.fence_using
     if using != conf.DEFAULT_ALIAS and using not in aliases:

@@ -167,10 +167,18 @@ class ModelFence:
         """
         values = {one: getattr(instance, one) for one in attributes}
         return {
-            one: self.owner._meta.get_field(one).to_python(value)  # type: ignore[union-attr]
+            one: as_read(self.owner._meta.get_field(one), value)
             for one, value in values.items()
             if not hasattr(value, "resolve_expression")
         }
+
+
+def as_read(field: Any, value: Any) -> Any:
+    """A value of a field as the database will give it back: a field may keep another than it was given."""
+    value = field.to_python(value)
+    if value is None or hasattr(field, "from_db_value"):
+        return value
+    return field.to_python(field.get_prep_value(value))
 
 
 _fences: dict[type[Any], ModelFence] = {}
@@ -190,6 +198,8 @@ def make_fence(model: type[Any]) -> ModelFence:
     under two names could be written by two holders at a time.
     """
     owner = owner_of(model)
+    if not shares_key(model):
+        raise ValueError(f"{model._meta.label} has another key than {owner._meta.label}, whose rows are fenced.")
     template = getattr(owner, "fence_resource", "") or f"{owner._meta.label_lower}:{{pk}}"
     fields = []
     for placeholder in template_fields(template):
@@ -202,6 +212,14 @@ def make_fence(model: type[Any]) -> ModelFence:
         using=getattr(owner, "fence_using", "default"),
         inserts=getattr(model, "fence_inserts", False),
     )
+
+
+def shares_key(model: type[Model]) -> bool:
+    """Whether a row of the model has the key of the row that carries its token: a child may have one of its own."""
+    owner, key = owner_of(model), model._meta.pk
+    while key.model is not owner._meta.concrete_model and getattr(key.remote_field, "parent_link", False):
+        key = key.target_field  # type: ignore[attr-defined]
+    return key.model is owner._meta.concrete_model
 
 
 def owner_of(model: type[Model]) -> type[Model]:

@@ -305,6 +305,20 @@ MUTANTS = (
         tests=(SHAPES + "test_child_that_is_saved_without_its_parent",),
     ),
     Mutant(
+        name="a name is made of what a field keeps",
+        file="fencing/naming.py",
+        old="return field.to_python(field.get_prep_value(value))",
+        new="return value",
+        tests=(SHAPES + "test_value_that_a_field_keeps_otherwise_than_it_was_given",),
+    ),
+    Mutant(
+        name="a child with a key of its own is refused",
+        file="fencing/naming.py",
+        old="    if not shares_key(model):",
+        new="    if False:",
+        tests=("tests/test_checks.py::test_e017_child_with_a_key_of_its_own",),
+    ),
+    Mutant(
         name="a member of an enumeration is its value in a name",
         file="fencing/naming.py",
         old="return str.__str__(value)",

@@ -22,6 +22,7 @@ import fencing
 from fencing import checks, guard_audit, mariadbchecks, modelchecks, taskchecks
 from fencing.fields import TokenField
 from fencing.models import FencedModel
+from fencing.naming import make_fence
 from fencing.querysets import FencedQuerySet
 from tests.services import PrivateValkey
 from tests.shop.models import Tag
@@ -349,6 +350,41 @@ def test_e016_another_name_for_the_same_rows(isolated: Apps) -> None:
     found = [(message.id, message.obj) for message in of_models(isolated)]
     assert found == [("fencing.E016", Child), ("fencing.E016", Proxy)]
     assert Same not in {obj for _id, obj in found}
+
+
+def test_e017_child_with_a_key_of_its_own(isolated: Apps) -> None:
+    """Its rows would be judged by the parent's row of the same number."""
+
+    class Parent(FencedModel):
+        class Meta(FencedModel.Meta):
+            app_label = "shop"
+
+    class Own(Parent):
+        number = models.AutoField(primary_key=True)
+        link = models.OneToOneField(Parent, models.CASCADE, parent_link=True)
+
+        class Meta:
+            app_label = "shop"
+
+    class Linked(Parent):
+        link = models.OneToOneField(Parent, models.CASCADE, parent_link=True, primary_key=True)
+
+        class Meta:
+            app_label = "shop"
+
+    class Grandchild(Linked):
+        class Meta:
+            app_label = "shop"
+
+    class Proxy(Grandchild):
+        class Meta:
+            app_label = "shop"
+            proxy = True
+
+    assert [(message.id, message.obj) for message in of_models(isolated)] == [("fencing.E017", Own)]
+    assert make_fence(Proxy).owner is Parent
+    with pytest.raises(ValueError, match="another key"):
+        make_fence(Own)
 
 
 @pytest.mark.django_db(databases=["default", "lite"], transaction=True)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from django.core import serializers
 from django.core.files.base import ContentFile
-from django.db import IntegrityError
+from django.db import IntegrityError, models
 from django.db.models import F
 
 from fencing import (
@@ -261,6 +261,30 @@ def test_child_that_is_saved_without_its_parent(alias: str, overtaken: Pair) -> 
     with unfenced("restore", database=alias):
         load()
     assert rows.get().courier == "file"
+
+
+class Lowered(models.CharField):  # type: ignore[type-arg]
+    """A field that keeps another value than it was given."""
+
+    def get_prep_value(self, value: Any) -> Any:
+        """What is kept."""
+        return None if value is None else str(value).lower()
+
+
+def test_value_that_a_field_keeps_otherwise_than_it_was_given(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is that of the row in the database, from the first moment on."""
+    monkeypatch.setattr(Stock._meta.get_field("sku"), "__class__", Lowered)
+    rows = Stock.objects.using(alias)
+    with lease("stock:A"):
+        made = rows.create(sku="A", quantity=1)
+        assert rows.get().last_token == 0
+        for write in (made.save, lambda: rows.bulk_update([made], ["quantity"])):
+            made.quantity = 2
+            with pytest.raises((LeaseRequiredError, ResourceMismatchError)):
+                write()
+    with lease("stock:a"):
+        made.save()
+    assert rows.values_list("sku", "quantity").get() == ("a", 2)
 
 
 class Code(str, enum.Enum):  # noqa: UP042  (what people write where a name is no choice of a field)
