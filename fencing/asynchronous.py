@@ -36,10 +36,11 @@ class Acquisition:
     async def _awaited(self, run: Callable[[], object]) -> Lease:
         try:
             await run()  # type: ignore[misc]
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit) as end:
             with self._turn:
                 self._abandoned = True
-            if self._granted is not None:
+            # A coroutine that is thrown away, its loop gone, cannot await; nobody renews the lease, so it ends by itself.
+            if self._granted is not None and not isinstance(end, GeneratorExit):
                 await asyncio.shield(sync_to_async(self._granted.release, thread_sensitive=False)())
             raise
         assert self._granted is not None  # noqa: S101  (the thread ended without raising)

@@ -69,9 +69,17 @@ class Schedule:
                 # Most jobs are due long after the thread wakes anyway; waking it for each would cost every lease.
                 if entry.due < self._wakes_at:
                     self._changed.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+            # It ends by itself, and what strikes it from outside must not end the renewal of all leases after it.
+            if self._thread is None or not self._thread.is_alive():
+                self._start_thread()
+
+    def _start_thread(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            # The process may have no more of them, or end; nobody's work fails for that, nor what it did before.
+            logger.warning("The thread %s cannot be started; the next job tries it again: %s", self._name, error)
 
     def remove(self, key: Hashable) -> None:
         """Forget the job under ``key``; one that is running just now finishes."""
@@ -84,7 +92,10 @@ class Schedule:
             key, entry = found
             try:
                 delay = entry.job()
-            except Exception:
+            except (
+                Exception,
+                SystemExit,
+            ):  # a receiver of a signal that wants to end the process ends this thread only
                 logger.exception("A job of %s failed; it is tried again", self._name)
                 delay = AGAIN
             with self._lock:
@@ -107,7 +118,8 @@ class Schedule:
         """The next due job, waited for; None when there was none for a while, and then the thread ends."""
         idle_since = monotonic()
         with self._lock:
-            while True:
+            # A signal's handler that takes a lease while this thread is being started may have started another one.
+            while self._thread is threading.current_thread():
                 self._plan_fresh()
                 now = monotonic()
                 if self._queue:
@@ -122,9 +134,9 @@ class Schedule:
                     self._sleep(entry.due - now)
                 elif now - idle_since >= LINGER:
                     self._thread = None
-                    return None
                 else:
                     self._sleep(LINGER)
+        return None
 
     def _sleep(self, seconds: float) -> None:
         self._wakes_at = monotonic() + seconds

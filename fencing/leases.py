@@ -231,8 +231,9 @@ class Lease:
             raise InvalidTokenError(seen, f"{what} holds it; {error.detail}") from error
 
     def start_renewing(self) -> None:
-        """Hand the lease to the heartbeat."""
-        beats_of(self.using).add(self, self._beat, self.ttl / 3)
+        """Hand the lease to the heartbeat, which renews it when two thirds of its ttl are left."""
+        # A lease that was handed over while its waiter slept may have less, and cannot wait for a third of its ttl.
+        beats_of(self.using).add(self, self._beat, max(0.0, self.remaining() - self.ttl * 2 / 3))
 
     def _beat(self) -> float | None:
         """Renew once; seconds until the next time, None when there is nothing left to renew."""

@@ -14,7 +14,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 
 from fencing import conf, history, signals
 from fencing.acquiring import acquire
@@ -28,6 +28,9 @@ from fencing.scope import find_lease, hold, let_go
 
 if TYPE_CHECKING:
     from fencing.models import FencedModel
+
+# What is wrong with a body that its call only prepares.
+NOT_INSIDE = "its body would run after the lease has ended"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,7 +81,8 @@ class Leasing(Generic[L]):
         await self._entered_async.pop().aclose()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        if inspect.iscoroutinefunction(function):
+        _check_body(function)
+        if iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def under_lease_async(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -90,7 +94,13 @@ class Leasing(Generic[L]):
         @functools.wraps(function)
         def under_lease(*args: P.args, **kwargs: P.kwargs) -> R:
             with self._for_call(function, args, kwargs):
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise TypeError(
+                        f"{function!r} {NOT_INSIDE}: mark it as a coroutine function, or take the lease inside."
+                    )
+                return result
 
         return under_lease
 
@@ -195,6 +205,12 @@ def _leave(lease: Lease) -> None:
 async def _leave_async(lease: Lease) -> None:
     """The same for a coroutine; one that is being cancelled gives its lease back all the same."""
     let_go(lease)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        # It was thrown away after its loop had ended: nobody goes on with it, and the heartbeat would renew for ever.
+        _end(lease)
+        return
     await asyncio.shield(sync_to_async(_end, thread_sensitive=True)(lease))
 
 
@@ -286,6 +302,14 @@ def lease(
         using=using,
         allow_in_transaction=allow_in_transaction,
     )
+
+
+def _check_body(function: Any) -> None:
+    """Refuse what a call does not run, or not to its end: the lease would be over before its body began."""
+    if not callable(function):
+        raise TypeError(f"lease() decorates functions, not {function!r}: put it below @classmethod or @property.")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{function!r} is a generator, and {NOT_INSIDE}: write `with lease(...)` inside of it.")
 
 
 def _check_shape(resource: Any) -> None:

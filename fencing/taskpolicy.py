@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction
 from django.utils.functional import Promise
 
 from fencing import conf
@@ -151,6 +153,10 @@ def make_policy(
         raise ValueError(f"max_stale_retries must be 0 or more, not {max_stale_retries!r}.")
     if operation is not None and not atomic:
         raise ValueError("operation= needs atomic=True: only a transaction makes an effect and its key one.")
+    if any(prepares(function) for prepares in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)):
+        raise TypeError(
+            f"{function!r} is a coroutine or a generator: a task would end, and its lease, before the body began."
+        )
     signature = signature_of_calls(function, bind=bind)
     _check_name(resource, "resource", signature)
     if operation is not None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connection
+from django.db import connection, connections
 from django.test import TestCase
 
 from fencing import (
+    Lease,
     LeaseHeldError,
     LeaseLostError,
     LeaseRequiredError,
@@ -20,6 +21,7 @@ from fencing import (
     current_lease,
     lease,
 )
+from fencing.acquiring import acquire
 from fencing.backends import get_backend
 from fencing.heartbeat import beats
 from fencing.scope import held_leases
@@ -207,6 +209,48 @@ def test_cancelled_body_gives_its_lease_back() -> None:
 
     run(body)
     assert holder_of("stock:42") is None
+
+
+def test_coroutine_that_is_thrown_away_with_its_loop_gives_its_lease_back() -> None:
+    """It cannot await the release, and the heartbeat would renew for ever."""
+    entered: list[Lease] = []
+
+    async def work() -> None:
+        async with lease("stock:42") as held:
+            entered.append(held)
+            await asyncio.sleep(BOUND)
+
+    thrown_away(work(), lambda: entered)
+    assert holder_of("stock:42") is None
+    assert entered[0] not in beats
+
+
+def test_coroutine_that_is_thrown_away_while_it_waits_leaves_no_waiter() -> None:
+    holder = acquire("stock:42", ttl=600, give_up=0, using="default", allow_in_transaction=False)
+    backend = get_backend()
+    space = place_of(backend, "stock:42").space
+
+    async def work() -> None:
+        async with lease("stock:42", wait=None):
+            raise AssertionError("entered")
+
+    thrown_away(work(), lambda: backend.waiters(space, 0, ["stock:42"]) == [1])
+    wait_until(lambda: backend.waiters(space, 0, ["stock:42"]) == [0], "it is out of the queue")
+    holder.release()
+    assert holder_of("stock:42") is None
+
+
+def thrown_away(coroutine: Any, condition: Any) -> None:
+    """Run a coroutine until a condition holds, end its loop, and close it, as the garbage collector would."""
+    loop = asyncio.new_event_loop()
+    try:
+        task: Any = loop.create_task(coroutine)
+        loop.run_until_complete(soon(condition))
+        loop.run_until_complete(sync_to_async(connections.close_all)())
+        task._log_destroy_pending = False
+    finally:
+        loop.close()
+    coroutine.close()
 
 
 def test_task_that_is_still_inside_at_the_outer_exit_holds_nothing() -> None:

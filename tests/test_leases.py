@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import copy_context
 from datetime import timedelta
 from decimal import Decimal
@@ -466,6 +466,54 @@ def test_decorator_names_the_resource_by_the_arguments_however_written() -> None
             resource(unusable)
     with pytest.raises(TypeError):
         resource(warehouse="A")  # type: ignore[call-arg]
+
+
+def test_decorator_refuses_what_a_call_would_only_prepare() -> None:
+    """The lease would have ended before the body began."""
+
+    def generator() -> Iterator[None]:
+        yield
+
+    async def asynchronous_generator() -> AsyncIterator[None]:
+        yield
+
+    for function in (generator, asynchronous_generator):
+        with pytest.raises(TypeError, match="after the lease has ended"):
+            lease("stock:42")(function)
+
+    def method(_of: Any) -> None: ...
+
+    descriptors: list[Any] = [classmethod(method), property(method)]
+    for descriptor in descriptors:
+        with pytest.raises(TypeError, match="@classmethod"):
+            lease("stock:42")(descriptor)
+
+
+def test_coroutine_that_looks_like_a_function_is_refused_when_it_is_called() -> None:
+    async def body() -> None:
+        raise AssertionError("ran")
+
+    @lease("stock:42")
+    def wrapped() -> Any:
+        return body()
+
+    with pytest.raises(TypeError, match="after the lease has ended"):
+        wrapped()
+    assert holder_of("stock:42") is None
+
+
+def test_generator_that_is_closed_late_and_elsewhere_gives_its_lease_back() -> None:
+    def body() -> Iterator[Lease]:
+        with lease("stock:42") as held:
+            yield held
+
+    suspended = body()
+    held = next(suspended)
+    assert current_lease() is held
+    with threads() as start:
+        start(suspended.close).result(BOUND)  # type: ignore[attr-defined]
+    assert current_lease() is None and held not in beats
+    assert holder_of("stock:42") is None
 
 
 @pytest.mark.parametrize("template", ["stock:{sku!r}", "stock:{sku:>4}", "stock:{sku.id}", "stock:{}", "stock:{0}"])

@@ -213,6 +213,23 @@ def test_message_that_is_lost_costs_time_only(
     held.release()
 
 
+def test_lease_that_was_handed_over_long_ago_is_renewed_at_once(
+    server: PrivateValkey, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The waiter slept meanwhile: what is left is less than the third of a ttl after which a fresh lease is renewed."""
+    monkeypatch.setattr("fencing.backends.waiting.LOOK_AGAIN", 4.5)
+    monkeypatch.setattr("fencing.backends.waiting.Listener.hear", deaf)
+    with threads() as start:
+        with lease(RESOURCE):
+            waiting = start(lambda: lease(RESOURCE, ttl=6, wait=None).__enter__())
+            wait_until(lambda: store.llen(key_of(b"queue:")), "it waits")
+        held = waiting.result(BOUND)
+    end = held._deadline
+    wait_until(lambda: held._lost or held._deadline > end, "it is renewed, or lost")
+    assert held.is_held()
+    held.release()
+
+
 def deaf(_listener: Any, _holder: str, seconds: float) -> None:
     time.sleep(seconds)
 

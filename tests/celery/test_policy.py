@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
@@ -71,6 +71,22 @@ def test_impossible_ttl_is_refused_at_decoration(ttl: float) -> None:
 def test_impossible_option_is_refused_at_decoration(options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         fenced_task(**{"resource": "stock:{sku}", **options})(lambda sku, *rest: None)
+
+
+def test_body_that_a_call_would_only_prepare_is_refused_at_decoration() -> None:
+    """The task would succeed, its lease given back, before anything was done."""
+
+    async def coroutine(sku: str) -> None: ...
+
+    def generator(sku: str) -> Iterator[None]:
+        yield
+
+    async def asynchronous_generator(sku: str) -> AsyncIterator[None]:
+        yield
+
+    for body in (coroutine, generator, asynchronous_generator):
+        with pytest.raises(TypeError, match="before the body began"):
+            leased_task(resource="stock:{sku}", ignore_result=True)(body)
 
 
 @pytest.mark.parametrize("option", ["operation", "atomic", "max_stale_retries"])

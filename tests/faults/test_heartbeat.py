@@ -19,14 +19,14 @@ from uuid import uuid4
 
 import pytest
 
-from fencing import heartbeat, history, lease
+from fencing import heartbeat, history, lease, leases
 from fencing.backends import get_backend
 from fencing.backends.base import LiveLease
 from fencing.heartbeat import Schedule, beats
 from fencing.models import FencedWrite
 from fencing.tokens import place_of
 from inventory_demo.models import Stock
-from tests.concurrency import wait_until
+from tests.concurrency import BOUND, wait_until
 from tests.services import PrivateValkey
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -88,6 +88,84 @@ def test_job_that_fails_stops_no_other(monkeypatch: pytest.MonkeyPatch, caplog: 
     schedule.add("good", good, 0.02)
     wait_until(lambda: len(calls) == 5 and schedule._thread is None, "the other job goes on")
     assert "a bug in a receiver" in caplog.text
+
+
+def test_receiver_that_ends_the_thread_it_runs_in_stops_no_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal's receiver that calls sys.exit() means the process; in the heartbeat it ends a thread, without a word."""
+    monkeypatch.setattr(heartbeat, "AGAIN", 0.01)
+    schedule = Schedule("test-heartbeat")
+    calls: list[str] = []
+
+    def leave() -> None:
+        calls.append("leave")
+        if len(calls) < 3:
+            sys.exit(1)
+
+    schedule.add("leave", leave, 0.0)
+    schedule.add("good", lambda: calls.append("good"), 0.05)
+    wait_until(lambda: not schedule._entries, "both are done")
+    assert calls.count("leave") >= 2 and calls.count("good") == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_thread_that_ended_from_outside_is_started_again() -> None:
+    schedule = Schedule("test-heartbeat")
+
+    def strike() -> None:
+        raise BaseException
+
+    schedule.add("struck", strike, 0.0)
+    thread = schedule._thread
+    assert thread is not None
+    thread.join(BOUND)
+    assert not thread.is_alive()
+    schedule.remove("struck")
+    schedule.add("good", lambda: None, 0.0)
+    wait_until(lambda: not schedule._entries, "a new thread serves who comes")
+
+
+def test_thread_that_cannot_be_started_is_started_by_who_comes_next(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    schedule = Schedule("test-heartbeat")
+    called: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        schedule.add("first", lambda: called.append("first"), 0.0)
+    assert "test-heartbeat cannot be started" in caplog.text
+    schedule.add("second", lambda: called.append("second"), 0.0)
+    wait_until(lambda: sorted(called) == ["first", "second"], "the next one starts it for both")
+
+
+def test_lease_is_taken_and_given_back_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a process, or where it may have no more threads: nothing fails, neither before the body nor after."""
+    schedule = Schedule("test-heartbeat")
+    monkeypatch.setattr(leases, "beats_of", lambda _using: schedule)
+    monkeypatch.setattr(history, "chores", schedule)
+    monkeypatch.setattr(history, "in_test_environment", lambda: False)
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+    with lease("stock:42", ttl=30) as held:
+        assert held.is_held()
+    assert live("stock:42") is None
+
+
+def test_handler_that_takes_a_lease_while_the_thread_is_started_leaves_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler of a signal runs between any two steps of the main thread, which holds the schedule then."""
+    schedule = Schedule("test-heartbeat")
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+    called: list[str] = []
+
+    def interrupted(thread: threading.Thread) -> None:
+        started.append(thread)
+        if len(started) == 1:
+            schedule.add("of the handler", lambda: called.append("handler"), 0.0)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    schedule.add("interrupted", lambda: called.append("interrupted"), 0.0)
+    wait_until(lambda: sorted(called) == ["handler", "interrupted"], "both are called")
+    wait_until(lambda: [thread.is_alive() for thread in started].count(True) == 1, "one thread is left")
 
 
 def test_thousands_of_leases_are_renewed_in_time() -> None:
