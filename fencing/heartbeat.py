@@ -92,10 +92,8 @@ class Schedule:
             key, entry = found
             try:
                 delay = entry.job()
-            except (
-                Exception,
-                SystemExit,
-            ):  # a receiver of a signal that wants to end the process ends this thread only
+            except (Exception, SystemExit):
+                # A receiver of a signal that calls sys.exit() would end this thread, and only this thread.
                 logger.exception("A job of %s failed; it is tried again", self._name)
                 delay = AGAIN
             with self._lock:
