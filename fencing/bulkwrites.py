@@ -37,7 +37,7 @@ from fencing.naming import ModelFence, as_read, fence_of
 from fencing.resources import bound_idling
 from fencing.scope import find_lease, held_leases
 from fencing.statements import attempt, plain
-from fencing.writes import record_unfenced
+from fencing.writes import outnumber, record_unfenced
 
 
 def update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:
@@ -53,6 +53,7 @@ def update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:
             count = update_at_once(connection, fence, lease, number, queryset, values)
             if count is not None:
                 lease.accepted += bool(count)
+                outnumber(connection, lease, number)
                 return count
     with fenced_steps(connection):
         return update_rows(queryset, values, number=number)
@@ -98,6 +99,7 @@ def update_rows(
         if _touches_name(fence, values):
             _ensure_resource_kept(connection, fence, group)
         record_rows(connection, fence, lease, group, token, "update")
+        outnumber(connection, lease, token)
         if pins is not None:
             pins.update((row.pk, token) for row in group)
     return count

@@ -165,7 +165,10 @@ class _Run:
                 return self._run_body(held)
             except REPEATABLE as refusal:
                 accepted = _accepted() - before
-                if accepted and self.policy.max_stale_retries and not self.policy.atomic:
+                ran = open_body.get()
+                # By its transaction, and then ``on_commit()`` was refused; or one by one.
+                committed = ran is not None and ran.is_committed if self.policy.atomic else accepted
+                if committed and self.policy.max_stale_retries:
                     raise PartialEffectError(held.resource, accepted) from refusal
                 raise
 

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Lock
 from time import monotonic, time
@@ -61,6 +62,7 @@ class Lease:
         self.task_fields = task_fields.get()
         self.accepted = 0
         self.refused: dict[object, WriteRejectedError | LeaseLostError] = {}
+        self._mends: dict[object, _Mend] = {}
         self._backend = backend
         self._place = place
         self._pid = os.getpid()
@@ -212,6 +214,25 @@ class Lease:
         """The last number that an open transaction wrote onto a row under this lease, or 0."""
         return self._sent.get((connection.alias, model, str(pk)), 0)
 
+    def mend(self, connection: BaseDatabaseWrapper, what: str) -> None:
+        """Forget that a write of ``what`` was refused, for another one was accepted; in a transaction with its commit."""
+        if what not in self.refused:
+            return
+        mend = self._mends[what] = _Mend(self, connection, what, self.refused[what])
+        if connection.in_atomic_block:
+            # Django drops what a savepoint that it rolls back has registered: then nothing was mended.
+            connection.on_commit(mend)
+        else:
+            mend()
+
+    def unmended(self) -> list[WriteRejectedError | LeaseLostError]:
+        """The refusals that no accepted write of the same row has made good, as far as nothing is rolled back any more."""
+        return [error for what, error in self.refused.items() if not self._is_mended(what, error)]
+
+    def _is_mended(self, what: object, refusal: Exception) -> bool:
+        mend = self._mends.get(what)
+        return mend is not None and mend.refusal is refusal and mend.is_pending()
+
     def issued(self, number: int) -> bool:
         """Whether ``number`` was issued under this very grant."""
         return number in self._issued
@@ -275,3 +296,23 @@ class Lease:
         if self._released:
             return LeaseLostError(self.resource, self.token, "this process has released it")
         return LeaseLostError(self.resource, self.token, self._lost or "its time is over")
+
+
+@dataclass(eq=False, slots=True)
+class _Mend:
+    """An accepted write that makes a refusal good, once it is committed."""
+
+    lease: Lease
+    connection: BaseDatabaseWrapper
+    what: object
+    refusal: Exception
+
+    def __call__(self) -> None:
+        """It is."""
+        if self.lease.refused.get(self.what) is self.refusal:
+            del self.lease.refused[self.what]
+        self.lease._mends.pop(self.what, None)
+
+    def is_pending(self) -> bool:
+        """Whether the transaction is still open and has not undone it."""
+        return any(entry[1] is self for entry in self.connection.run_on_commit)

@@ -44,6 +44,17 @@ def naming_token(connection: BaseDatabaseWrapper, token: int) -> Iterator[None]:
         yield
 
 
+def named_token(connection: BaseDatabaseWrapper) -> int | None:
+    """The number that is named to the guard in this connection's transaction, or None."""
+    return _present(connection, "token")
+
+
+def name_higher(connection: BaseDatabaseWrapper, token: int) -> None:
+    """Name a higher number for the rest of the block that has named one."""
+    _tell(connection, "token", token)
+    _remember(connection, "token", token)
+
+
 @contextmanager
 def lift(connection: BaseDatabaseWrapper, number: int) -> Iterator[None]:
     """Lift the guard for this block, in the open transaction; nests, and is gone with the transaction at the latest.

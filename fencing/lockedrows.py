@@ -171,7 +171,7 @@ def record_rows(
     lease.accepted += 1
     history.record(connection, [attempt(lease, fence, row.pk, token, action=action, seen=row.seen) for row in rows])
     for row in rows:
-        lease.refused.pop(f"{fence.label} {row.pk}", None)
+        lease.mend(connection, f"{fence.label} {row.pk}")
 
 
 def connection_of(queryset: QuerySet[Any]) -> BaseDatabaseWrapper:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -24,6 +25,7 @@ from fencing.connections import autocommit, in_user_transaction, initialized, st
 from fencing.databases import LOCK_TIMEOUTS, code_of, is_cut_off
 from fencing.exceptions import (
     AlreadyAppliedError,
+    FencingError,
     LeaseInsideTransactionError,
     LeaseLostError,
     OperationMismatchError,
@@ -40,8 +42,11 @@ if TYPE_CHECKING:
 
 _open: WeakKeyDictionary[BaseDatabaseWrapper, list[FencedTransaction]] = WeakKeyDictionary()
 
-# A lock timeout, and 25P03 idle_in_transaction_session_timeout: the time that the lease had is over.
-OUT_OF_TIME = LOCK_TIMEOUTS | {"25P03"}
+# PostgreSQL's idle_in_transaction_session_timeout.
+IDLE_TOO_LONG = "25P03"
+
+# Seconds by which a bound in milliseconds can be shorter than what it stands for.
+ROUNDING = 0.001
 
 
 class FencedTransaction:
@@ -51,6 +56,7 @@ class FencedTransaction:
         lease: the lease that it runs under.
         operation: the key, or None.
         result: what later callers of the same operation get; set it in the body. JSON must hold it.
+        is_committed: whether a refusal that comes out of it is that of a receiver of its commit: it has taken effect.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class FencedTransaction:
         self.lease = lease
         self.operation = None if operation is None else check_operation(operation)
         self.result: Any = None
+        self.is_committed = False
         self._using = using or lease.database
         self._task = task
         self._digest = digest
@@ -68,12 +75,14 @@ class FencedTransaction:
         self._mark = ""
         self._earlier: tuple[Exception, ...] = ()
         self._accepted_before = 0
+        self._bound_until = 0.0
         self._atomic: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> FencedTransaction:
         self.lease.ensure_mine()
-        self._earlier = tuple(self.lease.refused.values())
+        self._earlier = tuple(self.lease.unmended())
         self._accepted_before = self.lease.accepted
+        self._bound_until = monotonic() + self.lease.remaining() - ROUNDING
         connection = connections[self._using]
         outer = fenced_transaction(connection, self.lease)
         if outer is not None:
@@ -198,7 +207,7 @@ class FencedTransaction:
 
     def _raise_swallowed(self) -> None:
         """A refusal that the body caught and did not mend is still a refusal of the whole."""
-        for refusal in self.lease.refused.values():
+        for refusal in self.lease.unmended():
             if not any(refusal is one for one in self._earlier):
                 raise refusal
 
@@ -243,10 +252,16 @@ class FencedTransaction:
             yield
         except DatabaseError as error:
             was_cut_off = is_cut_off(error) and not self.lease.is_held() and not in_doubt
-            if code_of(error) not in OUT_OF_TIME and not was_cut_off:
+            if not (self._is_out_of_time(error) or was_cut_off):
                 raise
             reason = f"its time ran out inside the transaction ({error})"
             raise LeaseLostError(self.lease.resource, self.lease.token, reason) from error
+
+    def _is_out_of_time(self, error: DatabaseError) -> bool:
+        """Whether a bound of the lease's own has ended it: not the user's NOWAIT, or a tighter bound on waiting."""
+        if code_of(error) in LOCK_TIMEOUTS:
+            return not self.lease.is_held() or monotonic() >= self._bound_until
+        return code_of(error) == IDLE_TOO_LONG
 
     def _close(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
         """``_leave``; what was refused and accepted inside is undone with all the rest."""
@@ -266,6 +281,10 @@ class FencedTransaction:
             if (interruption := _interruption(connection, failure, error)) is None:
                 raise
             raise interruption  # noqa: B904  (the failure is its context already)
+        except FencingError:
+            # No commit raises it: the function that ``on_commit()`` was given does, or one inside of that.
+            self.is_committed = True
+            raise
         finally:
             if self._mark:
                 forget_mark(connection, self._mark)

@@ -26,6 +26,7 @@ from fencing.exceptions import (
 )
 from fencing.history import Attempt
 from fencing.leases import Lease
+from fencing.lifting import name_higher, named_token
 from fencing.naming import ModelFence
 from fencing.resources import pass_unknown, seen_token
 from fencing.rowstatement import send_statement
@@ -54,7 +55,8 @@ def update_row(lease: Lease, connection: BaseDatabaseWrapper, write: RowWrite) -
         token = numbered(lease, connection, tell, partial(lease.number_above, floor, sent))
         verdict = send(connection, lease, write, token)
         if verdict.accepted:
-            settle(lease, write.fence, write.pk)
+            settle(lease, connection, write.fence, write.pk)
+            outnumber(connection, lease, token)
             lease.remember(connection, write.fence.label, write.pk, token)
             return token, verdict
         own = verdict.passed and verdict.seen is not None and verdict.seen >= token and lease.issued(verdict.seen)
@@ -140,10 +142,20 @@ def refused(
     return error
 
 
-def settle(lease: Lease, fence: ModelFence, pk: Any) -> None:
+def settle(lease: Lease, connection: BaseDatabaseWrapper, fence: ModelFence, pk: Any) -> None:
     """An accepted write mends an earlier refusal of the same row."""
     lease.accepted += 1
-    lease.refused.pop(f"{fence.label} {pk}", None)
+    lease.mend(connection, f"{fence.label} {pk}")
+
+
+def outnumber(connection: BaseDatabaseWrapper, lease: Lease, token: int) -> None:
+    """Let a delete under way name a number above ``token`` to the guard: a receiver of its signals has written with that.
+
+    The row may be one of those that are to be deleted, and have been judged already.
+    """
+    named = named_token(connection)
+    if named is not None and named <= token:
+        name_higher(connection, lease.unused_number())
 
 
 def update_unfenced(resource: str, number: int, connection: BaseDatabaseWrapper, write: RowWrite) -> Any:

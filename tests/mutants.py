@@ -305,6 +305,34 @@ MUTANTS = (
         tests=(SHAPES + "test_child_that_is_saved_without_its_parent",),
     ),
     Mutant(
+        name="a refusal is mended with the commit, not before",
+        file="fencing/leases.py",
+        old="        if connection.in_atomic_block:\n            # Django drops",
+        new="        if False:\n            # Django drops",
+        tests=(PATHS + "test_refusal_that_was_mended_by_what_was_undone",),
+    ),
+    Mutant(
+        name="a wait that the body did not want is no lost lease",
+        file="fencing/transactions.py",
+        old="return not self.lease.is_held() or monotonic() >= self._bound_until",
+        new="return True",
+        tests=(PATHS + "test_wait_that_the_body_did_not_want_is_no_lost_lease",),
+    ),
+    Mutant(
+        name="a body that was committed before a refusal is not repeated",
+        file="fencing/transactions.py",
+        old="            self.is_committed = True\n",
+        new="",
+        tests=("tests/celery/test_policy.py::test_i5_body_whose_commit_was_followed_by_a_refusal_is_not_repeated",),
+    ),
+    Mutant(
+        name="a receiver may write a row that is being deleted",
+        file="fencing/writes.py",
+        old="    if named is not None and named <= token:",
+        new="    if False:",
+        tests=(CASCADES + "test_receiver_that_writes_a_row_before_it_is_deleted",),
+    ),
+    Mutant(
         name="a name is made of what a field keeps",
         file="fencing/naming.py",
         old="return field.to_python(field.get_prep_value(value))",
@@ -1845,7 +1873,7 @@ MUTANTS = (
     Mutant(
         name="what has a part in the database is not repeated",
         file="fencing/celery.py",
-        old="if accepted and self.policy.max_stale_retries and not self.policy.atomic:",
+        old="if committed and self.policy.max_stale_retries:",
         new="if False:",
         tests=(POLICY + "test_i6_body_with_a_committed_part_is_not_repeated",),
     ),

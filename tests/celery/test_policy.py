@@ -24,6 +24,7 @@ from fencing import (
     LeaseLostError,
     OperationMismatchError,
     PartialEffectError,
+    StaleReadError,
     StaleWriteError,
     WriteRejectedError,
     current_lease,
@@ -35,7 +36,7 @@ from fencing.models import Operation
 from fencing.scope import holder_info
 from fencing.taskpolicy import make_policy, pause
 from fencing.taskrun import open_body
-from inventory_demo.models import StockDelta
+from inventory_demo.models import Stock, StockDelta
 from inventory_demo.server_support import wait_for
 from inventory_demo.tasks import OversoldError, apply_delta
 from tests.celery import tasks
@@ -274,6 +275,23 @@ def test_i6_body_with_a_committed_part_is_not_repeated(article: Article) -> None
     assert caught.value.accepted == 1
     assert isinstance(caught.value.__cause__, LeaseLostError), "the second write of a row needs a number more"
     assert article.quantity == 4
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["direct", "eager"])
+def test_i5_body_whose_commit_was_followed_by_a_refusal_is_not_repeated(article: Article, direct: bool) -> None:
+    """Again it would take effect twice, or be taken for a duplicate, and what ``on_commit`` was to do is lost in silence."""
+
+    @fenced_task(resource="stock:{sku}", name=f"tests.refused_on_commit_{direct}")
+    def refused_on_commit(sku: str) -> int:
+        late = Stock.objects.get(sku=sku)
+        left = tasks.change(sku, -1)
+        transaction.on_commit(late.save)
+        return left
+
+    with pytest.raises(PartialEffectError) as caught:
+        refused_on_commit(article.sku) if direct else refused_on_commit.apply((article.sku,), throw=True)
+    assert isinstance(caught.value.__cause__, StaleReadError) and caught.value.accepted == 1
+    assert article.quantity == 9 and article.outcomes() == ["accepted", "stale-read"]
 
 
 def test_i6_swallowed_refusal_is_raised_at_the_end(article: Article) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 from django.test import TransactionTestCase
 
 from fencing.guards import guard_name_of
@@ -19,7 +19,7 @@ from tests.debian_postgres import PACKAGES
 from tests.services import missing
 from tests.shop.models import Bin, Crate, Warehouse
 
-from .conftest import ALIAS, ON_MARIADB, ON_POSTGRESQL, ON_SQLITE, Steps, rows, run
+from .conftest import ALIAS, ON_MARIADB, ON_POSTGRESQL, ON_SQLITE, Steps, create_model, rows, run
 
 GUARD = "shop_stock_fence"
 CHANGES = ("UPDATE shop_stock SET quantity = 0", "DELETE FROM shop_stock")
@@ -119,6 +119,14 @@ def test_sqlite_replace_is_no_delete_to_its_triggers(stock: Steps) -> None:
 
 
 @ON_SQLITE
+def test_sqlite_or_replace_takes_the_rows_in_its_way(stock: Steps) -> None:
+    """Said in the docs: the row that is replaced goes without a trigger, whatever the statement is."""
+    run(stock.connection, "INSERT INTO shop_stock (id, last_token, sku, quantity) VALUES (2, 9, 'b', 5)")
+    run(stock.connection, "UPDATE OR REPLACE shop_stock SET id = 2, last_token = 6 WHERE id = 1")
+    assert rows(stock.connection, "shop_stock") == [(10, 6)]
+
+
+@ON_SQLITE
 def test_sqlite_upsert_is_refused(stock: Steps) -> None:
     with pytest.raises(IntegrityError) as caught:
         run(
@@ -127,6 +135,41 @@ def test_sqlite_upsert_is_refused(stock: Steps) -> None:
             "ON CONFLICT (id) DO UPDATE SET quantity = 0",
         )
     assert guard_name_of(caught.value) == GUARD
+
+
+@ON_POSTGRESQL
+def test_row_that_moves_to_another_partition_needs_a_named_number(steps: Steps) -> None:
+    """Said in the docs: to the guard it is a DELETE as well."""
+    connection = steps.connection
+    steps.forwards(create_model("Other"))
+    model = steps.model("Other")
+    (guard,) = model._meta.constraints
+    run(connection, "DROP TABLE shop_other")
+    run(connection, "CREATE TABLE shop_other (id bigint, last_token bigint, sku text) PARTITION BY LIST (sku)")
+    for sku in "ab":
+        run(connection, f"CREATE TABLE shop_other_{sku} PARTITION OF shop_other FOR VALUES IN ('{sku}')")
+    with connection.schema_editor() as editor:
+        editor.add_constraint(model, guard)
+    run(connection, "INSERT INTO shop_other VALUES (1, 5, 'a')")
+    move = "UPDATE shop_other SET sku = 'b', last_token = 6"
+    for refused in (move, "UPDATE shop_other_a SET last_token = 5", "DELETE FROM shop_other_a"):
+        with pytest.raises(IntegrityError) as caught:
+            run(connection, refused)
+        assert guard_name_of(caught.value) == guard.name
+    with transaction.atomic(using=connection.alias):
+        run(connection, "SELECT set_config('fencing.token', '6', true)")
+        run(connection, move)
+    assert rows(connection, "shop_other", "sku, last_token") == [("b", 6)]
+
+
+@ON_POSTGRESQL
+def test_replication_role_fires_no_trigger(stock: Steps) -> None:
+    """Said in the docs; only a superuser may set it."""
+    with transaction.atomic(using=stock.connection.alias):
+        run(stock.connection, "SET LOCAL session_replication_role = replica")
+        assert run(stock.connection, "UPDATE shop_stock SET quantity = 0") == 1
+    with pytest.raises(IntegrityError):
+        run(stock.connection, "UPDATE shop_stock SET quantity = 1")
 
 
 @ON_POSTGRESQL

@@ -120,7 +120,11 @@ CONCLUSION = """\
 - A row that is created while a delete that would take it along is under way is not deleted; the database's foreign key then refuses
   the delete, as an `IntegrityError`.
 - A refusal leaves the caller's transaction as it was, and its line in the history outlives that transaction.
-- `TRUNCATE`, `DROP`, triggers that an administrator disables, and SQLite's `REPLACE INTO` by another program are not fenced.
+- `TRUNCATE`, `DROP`, and triggers that an administrator disables are not fenced. PostgreSQL fires none where
+  `session_replication_role` is `replica`: what logical replication brings, `pg_restore --disable-triggers`.
+- SQLite's `REPLACE INTO` by another program is not fenced, nor another statement with `OR REPLACE`, as far as it replaces rows.
+- PostgreSQL moves a row of a partitioned table to another partition by a `DELETE`, so an `UPDATE` that does is refused
+  by the guard even under a live lease, as an `IntegrityError`, unless its transaction has named a number as for a `DELETE`.
 - `COPY` adds rows as `INSERT` does, and changes none. `MERGE`, `REPLACE INTO` on MariaDB and upserts of another program are
   refused like its `UPDATE` and `DELETE`.
 - MariaDB's own cascades (`ON DELETE …` of a foreign key) fire no triggers there. A delete by Django is judged all the

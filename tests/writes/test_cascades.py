@@ -208,3 +208,32 @@ def test_cascade_to_more_rows_than_a_statement_takes(alias: str) -> None:
     Crate.objects.using(alias).bulk_create([Crate(warehouse=parent, code=str(number)) for number in range(1200)])
     with unfenced("clear", database=alias):
         assert parent.delete()[1] == {"shop.Crate": 1200, "shop.Pallet": 3, "shop.Warehouse": 1}
+
+
+def test_receiver_that_writes_a_row_before_it_is_deleted(alias: str) -> None:
+    """It was judged with a lower number than it carries then, and is still the holder's own."""
+    crate = Crate.objects.using(alias).create(warehouse=house(alias), code="1")
+
+    def by_save(instance: Any) -> None:
+        instance.weight += 1
+        instance.save()
+
+    def by_update(instance: Any) -> None:
+        Crate.objects.using(alias).filter(pk=instance.pk).update(weight=3)
+
+    def by_steps(instance: Any) -> None:
+        Crate.objects.using(alias).filter(warehouse__name="w").distinct().update(weight=4)
+
+    def write(instance: Any, **_named: Any) -> None:
+        for change in (by_save, by_update, by_steps):
+            change(instance)
+
+    pre_delete.connect(write, sender=Crate)
+    try:
+        with lease(crate):
+            crate.warehouse.delete()
+    finally:
+        pre_delete.disconnect(write, sender=Crate)
+    assert not Crate.objects.using(alias).exists()
+    recorded = FencedWrite.objects.using(alias).order_by("id").values_list("action", "outcome")
+    assert list(recorded) == [*[("update", "accepted")] * 3, ("delete", "accepted")]

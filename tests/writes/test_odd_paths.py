@@ -7,12 +7,13 @@ import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.core import serializers
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.db.models import Count, F, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Concat
 from django.db.models.sql.compiler import SQLUpdateCompiler
@@ -26,8 +27,10 @@ from fencing import (
     lease,
     unfenced,
 )
+from fencing.leases import Lease
 from fencing.models import FencedWrite
 from fencing.statements import send_steps
+from fencing.taskrun import run_plain
 from inventory_demo.models import Stock
 from tests.concurrency import BOUND, threads
 from tests.shop.models import Bin, Line, Paper, Parcel, Ticket, Warehouse
@@ -367,3 +370,59 @@ def test_refresh_from_another_queryset(alias: str) -> None:
         one.save()
     assert quantities(alias) == {"42": 6}
     assert FencedWrite.objects.using(alias).filter(outcome="accepted").count() == 3
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_refusal_that_was_mended_by_what_was_undone(alias: str, atomic: bool) -> None:
+    """I6: the body has swallowed both, and nothing of the row was written."""
+    late, other = boxes(alias)
+
+    def body(undone: bool) -> None:
+        late.quantity = 9
+        with suppress(StaleReadError):
+            late.save()
+        with suppress(ZeroDivisionError), transaction.atomic(using=alias):
+            other.refresh_from_db()
+            other.quantity += 1
+            other.save()
+            assert 1 / (not undone)
+
+    def run(held: Lease, undone: bool) -> None:
+        if atomic:
+            with held.atomic(using=alias):
+                body(undone)
+        else:
+            run_plain(held, lambda: body(undone))
+
+    with lease(late) as held:
+        other.save()
+        with pytest.raises(StaleReadError):
+            run(held, True)
+        run(held, False)
+        assert not held.unmended() and not held.refused
+    assert Bin.objects.using(alias).get().quantity == 2
+
+
+def test_wait_that_the_body_did_not_want_is_no_lost_lease(alias: str) -> None:
+    """A lock that was not free at once tells nothing of the lease."""
+    if alias == "lite":  # where nothing is locked but the whole
+        return
+    Warehouse.objects.using(alias).create(name="w")
+    locked, seen = Event(), Event()
+
+    def hold() -> None:
+        with transaction.atomic(using=alias):
+            Warehouse.objects.using(alias).select_for_update().get()
+            locked.set()
+            assert seen.wait(BOUND)
+
+    with threads() as start, lease("stock:42") as held:
+        holding = start(hold)
+        try:
+            assert locked.wait(BOUND)
+            with pytest.raises(OperationalError), held.atomic(using=alias):
+                Warehouse.objects.using(alias).select_for_update(nowait=True).get()
+            assert held.is_held()
+        finally:
+            seen.set()
+        holding.result(BOUND)
