@@ -1117,6 +1117,13 @@ MUTANTS = (
         tests=(POLICY + "test_body_that_a_call_would_only_prepare_is_refused_at_decoration",),
     ),
     Mutant(
+        name="a reader who leaves gets no traceback",
+        file="fencing/management/commands/fencing.py",
+        old="        with _reader_may_leave(self.stdout), _errors():\n",
+        new="        with _errors():\n",
+        tests=(COMMANDS + "test_reader_who_leaves_gets_no_traceback",),
+    ),
+    Mutant(
         name="a coroutine that is thrown away leaves no lease",
         file="fencing/leasing.py",
         old="        _end(lease)\n        return\n",

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +42,7 @@ from tests.concurrency import BOUND, threads, wait_until, wait_until_expired, wa
 from tests.services import PrivateValkey
 
 pytestmark = pytest.mark.django_db(transaction=True)
+ROOT = Path(__file__).parents[1]
 
 on_postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer")
 
@@ -473,6 +478,25 @@ def test_a_store_that_does_not_answer_is_told_and_nothing_is_done(settings: Any)
         with pytest.raises(CommandError, match="did not answer"):
             run(*args)
     assert not FencedResource.objects.exists() and not Reign.objects.exists()
+
+
+def test_reader_who_leaves_gets_no_traceback(process_environment: dict[str, str]) -> None:
+    """As `fencing reigns | head -1` does."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "manage.py", "fencing", "reigns"]
+    with open(writing, "wb") as gone:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=process_environment,
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_tables_are_aligned_and_show_what_is_odd() -> None:

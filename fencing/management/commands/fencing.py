@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.connection import ConnectionDoesNotExist
@@ -28,6 +30,9 @@ from fencing.revocation import Revocation, revoke
 from fencing.tokens import check_token, place_of
 
 logger = logging.getLogger("fencing")
+
+# What a shell reports of a program that SIGPIPE ended.
+READER_LEFT = 128 + 13
 
 
 class Command(BaseCommand):
@@ -62,7 +67,7 @@ class Command(BaseCommand):
 
     def handle(self, *, run: Callable[..., None], **options: Any) -> None:
         """Run the sub-command, and tell its errors as those of a command."""
-        with _errors():
+        with _reader_may_leave(self.stdout), _errors():
             run(**options)
 
     def _add(self, subs: Any, name: str, run: Callable[..., None], text: str, *, using: bool = True) -> CommandParser:
@@ -219,6 +224,20 @@ def _token(text: str) -> int:
         return check_token(int(text))
     except (ValueError, FencingError):
         raise ArgumentTypeError(f"{text!r} is no token; give the number that `fencing leases` shows.") from None
+
+
+@contextmanager
+def _reader_may_leave(out: OutputWrapper) -> Iterator[None]:
+    """End without a traceback, and not as if all were well, where the reader of the output has left, as `head -1` does."""
+    try:
+        try:
+            yield
+        finally:
+            out.flush()
+    except BrokenPipeError:
+        # The interpreter would try to write the rest once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        sys.exit(READER_LEFT)
 
 
 @contextmanager
