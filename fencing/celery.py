@@ -88,6 +88,9 @@ class FencedTask(CeleryTask):
     ) -> Any:
         """Celery's; it undoes what an atomic body has written, so it must leave the body.
 
+        Where its message cannot be sent, Celery would drop the task without a word. It is given back to the broker
+        instead, which still has it if it is acknowledged late, and else it fails with the broker's error.
+
         Raises:
             RuntimeError: ``throw=False`` inside an atomic body.
         """
@@ -96,7 +99,15 @@ class FencedTask(CeleryTask):
                 f"{self.name}: retry(throw=False) inside an atomic body would record the operation as done, and its next "
                 "attempt would be taken for a duplicate. Let retry() raise, or give the task atomic=False."
             )
-        return super().retry(args, kwargs, exc, throw, *more, **options)
+        try:
+            return super().retry(args, kwargs, exc, throw, *more, **options)
+        except Reject as unsent:
+            failure = unsent.args[0]
+            if unsent is exc or not isinstance(failure, Exception):
+                raise
+            if self.acks_late:
+                raise Reject(failure, requeue=True) from failure
+            raise failure from None
 
 
 def _under_lease(body: Any) -> Callable[..., Any]:
@@ -358,7 +369,8 @@ def _not_retried(base: Any, options: dict[str, Any]) -> tuple[type[BaseException
         return options.get(option, getattr(base, option, ()))
 
     named = set(told("autoretry_for"))
-    return (*told("dont_autoretry_for"), *[error for error in INCURABLE if error not in named])
+    # Celery itself lets a message that goes back to the broker be retried, which drops it where nothing can be sent.
+    return (*told("dont_autoretry_for"), *[error for error in (*INCURABLE, Reject) if error not in named])
 
 
 @signals.task_received.connect

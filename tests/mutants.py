@@ -1887,9 +1887,23 @@ MUTANTS = (
     Mutant(
         name="Celery does not repeat what no attempt can cure",
         file="fencing/celery.py",
-        old="*[error for error in INCURABLE if error not in named]",
+        old="*[error for error in (*INCURABLE, Reject) if error not in named]",
         new="",
         tests=("tests/celery/test_retries.py::test_s9_autoretry_does_not_repeat_a_body_with_a_committed_part",),
+    ),
+    Mutant(
+        name="a message that goes back to the broker is not retried instead",
+        file="fencing/celery.py",
+        old="(*INCURABLE, Reject)",
+        new="INCURABLE",
+        tests=(DELIVERIES + "test_autoretry_leaves_a_message_that_goes_back_to_the_broker_alone",),
+    ),
+    Mutant(
+        name="a retry that cannot be sent loses no task",
+        file="fencing/celery.py",
+        old="            if unsent is exc or not isinstance(failure, Exception):\n",
+        new="            if True:\n",
+        tests=(DELIVERIES + "test_retry_that_cannot_be_sent_fails_or_is_given_back",),
     ),
     Mutant(
         name="a body that swallows a refusal does not succeed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from time import time
 from typing import Any
 from uuid import uuid4
@@ -13,7 +14,7 @@ from celery.exceptions import Reject, Retry
 
 from fencing import LeaseHeldError, PartialEffectError, current_lease, lease
 from fencing.backends.base import HolderInfo
-from fencing.celery import fenced_task, leased_task
+from fencing.celery import FencedTask, fenced_task, leased_task
 from fencing.scope import holder_info
 from inventory_demo.celery import app
 from inventory_demo.models import Stock
@@ -161,6 +162,54 @@ def test_busy_task_that_cannot_be_put_back_fails_or_is_given_back(article: Artic
     assert isinstance(rejected, Reject)
     assert vars(rejected)["requeue"], "acknowledged late, the broker still has its message"
     assert app.AsyncResult(late).state == "PENDING"
+
+
+@pytest.mark.usefixtures("broken_broker")
+@pytest.mark.parametrize("acks_late", [False, True])
+@pytest.mark.parametrize("trouble", ["busy", "error", "retry"])
+def test_retry_that_cannot_be_sent_fails_or_is_given_back(article: Article, trouble: str, acks_late: bool) -> None:
+    """Celery alone drops it: rejected, not requeued, and PENDING for ever."""
+
+    @fenced_task(
+        resource="stock:{sku}", ttl=5, busy_wait=0, bind=True, autoretry_for=(Exception,), acks_late=acks_late,
+        name=f"tests.unsent_{trouble}_{acks_late}",
+    )  # fmt: skip
+    def unsent(self: FencedTask, sku: str) -> None:
+        tasks.change(sku, -1)
+        if trouble == "retry":
+            raise self.retry()
+        raise ValueError(sku)
+
+    task_id = uuid4().hex
+    with lease(article.resource, ttl=30) if trouble == "busy" else nullcontext():
+        ended = in_other_context(lambda: deliver(unsent, article.sku, task_id=task_id))
+    assert isinstance(ended, Reject) is acks_late
+    assert vars(ended)["requeue"] if acks_late else "nowhere.sock" in str(ended)
+    assert app.AsyncResult(task_id).state == ("PENDING" if acks_late else "FAILURE")
+    assert article.quantity == 10
+    assert article.is_free()
+
+
+def test_autoretry_leaves_a_message_that_goes_back_to_the_broker_alone(article: Article) -> None:
+    @fenced_task(resource="stock:{sku}", ttl=5, autoretry_for=(Exception,), name="tests.auto_rejecting")
+    def rejecting(sku: str) -> None:
+        raise Reject(sku, requeue=True)
+
+    ended = deliver(rejecting, article.sku)
+    assert isinstance(ended, Reject) and vars(ended)["requeue"]
+
+
+def test_rejection_that_a_last_retry_ends_with_is_its_own(article: Article) -> None:
+    final = Reject(ValueError("enough"))
+
+    @fenced_task(
+        resource="stock:{sku}", ttl=5, bind=True, max_retries=0, acks_late=True, name="tests.finally_rejecting"
+    )
+    def rejecting(self: FencedTask, sku: str) -> None:
+        raise self.retry(exc=final)
+
+    ended = deliver(rejecting, article.sku)
+    assert ended is final and not vars(ended)["requeue"]
 
 
 @pytest.mark.usefixtures("broken_broker")
