@@ -38,6 +38,9 @@ from fencing.resources import bound_idling
 from fencing.statements import attempt
 from fencing.writes import record_unfenced
 
+# PostgreSQL takes 65 535 values, where the server binds them.
+KEYS_AT_A_TIME = 10_000
+
 _Result = TypeVar("_Result")
 Reached = Sequence[tuple[type[Model], Any]]
 
@@ -110,8 +113,8 @@ def raw_delete(queryset: QuerySet[Any], using: str | None) -> int:
     fence, connection = fence_of(queryset.model), connection_of(queryset.using(using))
     if fence.owner in _judged.get():
         # By their keys: a row that has come since belongs to somebody else, who holds another lease or none.
-        keys = sorted(_judged.get()[fence.owner])
-        size = max(1, connection.ops.bulk_batch_size(fence.owner._meta.pk_fields, keys))
+        keys = [*_judged.get()[fence.owner]]
+        size = min(KEYS_AT_A_TIME, connection.ops.bulk_batch_size(fence.owner._meta.pk_fields, keys)) or 1
         parts = (keys[start : start + size] for start in range(0, len(keys), size))
         return sum(_plain_raw_delete(queryset.filter(pk__in=part), using) for part in parts)
     if not queryset.exists():

@@ -40,15 +40,18 @@ POSTGRESQL_BODY = POSTGRESQL_CREATE.split("$fencing$")[1]
 
 PRESENT = {
     "postgresql": """
-        SELECT relname, tgname, pg_get_triggerdef(pg_trigger.oid) || prosrc
-            || CASE WHEN tgenabled IN ('O', 'A') THEN '' ELSE ' DISABLED' END
+        SELECT CASE WHEN pg_table_is_visible(tgrelid) THEN relname END, tgname,
+            pg_get_triggerdef(pg_trigger.oid) || prosrc
+            || CASE WHEN tgenabled IN ('O', 'A') THEN '' ELSE ' DISABLED' END,
+            '"' || nspname || '"."' || relname || '"'
         FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid JOIN pg_proc ON pg_proc.oid = tgfoid
-        WHERE NOT tgisinternal AND tgparentid = 0 AND pg_table_is_visible(tgrelid)""",
+        JOIN pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE NOT tgisinternal AND tgparentid = 0""",
     "mariadb": """
         SELECT event_object_table, trigger_name, CONCAT('CREATE TRIGGER ', trigger_name, ' ', action_timing, ' ',
-            event_manipulation, ' ON ', event_object_table, ' FOR EACH ROW ', action_statement)
+            event_manipulation, ' ON ', event_object_table, ' FOR EACH ROW ', action_statement), NULL
         FROM information_schema.triggers WHERE trigger_schema = DATABASE()""",
-    "sqlite": "SELECT tbl_name, name, sql FROM sqlite_master WHERE type = 'trigger'",
+    "sqlite": "SELECT tbl_name, name, sql, NULL FROM sqlite_master WHERE type = 'trigger'",
 }
 
 
@@ -93,14 +96,17 @@ def audit(alias: str) -> list[GuardState]:
     connection = connections[alias]
     with connection.cursor() as cursor:
         tables = set(connection.introspection.table_names(cursor))
-    present = _present(connection)
+    present, elsewhere = _present(connection)
     found = []
     for model in _models():
         if router.allow_migrate_model(alias, model):
             table = model._meta.db_table
             for guard in _declared(model):
                 state, detail = _NO_TABLE
-                if table in tables:
+                if _names_schema(table) and _is_there(connection, table):
+                    place = connection.ops.quote_name(table)
+                    state, detail = _compared(_wanted(connection, model, guard), elsewhere.get(place, {}))
+                elif table in tables:
                     state, detail = _compared(_wanted(connection, model, guard), present.get(table, {}))
                 found.append(_state(alias, table, model, guard.name, state, detail, repairable=state in AMISS))
     return sorted([*found, *_surplus(connection, present)], key=lambda one: (one.table, one.guard))
@@ -158,13 +164,30 @@ def _declared(model: type[Model]) -> list[FenceGuard]:
     return [constraint for constraint in model._meta.constraints if isinstance(constraint, FenceGuard)]
 
 
-def _present(connection: BaseDatabaseWrapper) -> dict[str, Triggers]:
+def _present(connection: BaseDatabaseWrapper) -> tuple[dict[str, Triggers], dict[str, Triggers]]:
+    """The triggers of the tables that need no schema before their names; and, on PostgreSQL, of all with theirs."""
     found: dict[str, Triggers] = {}
+    elsewhere: dict[str, Triggers] = {}
     with connection.cursor() as cursor:
         cursor.execute(PRESENT.get(kind(connection), "SELECT 1 WHERE 1 = 0"))
-        for table, name, definition in cursor.fetchall():
-            found.setdefault(table, {})[name] = definition
-    return found
+        for table, name, definition, place in cursor.fetchall():
+            for tables, key in ((found, table), (elsewhere, place)):
+                if key is not None:
+                    tables.setdefault(key, {})[name] = definition
+    return found, elsewhere
+
+
+def _names_schema(table: str) -> bool:
+    """Whether a model's ``db_table`` has a schema before it, as people write it past Django's quotes."""
+    return '"."' in table
+
+
+def _is_there(connection: BaseDatabaseWrapper, table: str) -> bool:
+    if connection.vendor != "postgresql":
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [connection.ops.quote_name(table)])
+        return bool(cursor.fetchone()[0])
 
 
 def _creation(connection: BaseDatabaseWrapper, model: type[Model], guard: FenceGuard) -> list[str]:

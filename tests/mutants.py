@@ -326,6 +326,13 @@ MUTANTS = (
         tests=("tests/celery/test_policy.py::test_i5_body_whose_commit_was_followed_by_a_refusal_is_not_repeated",),
     ),
     Mutant(
+        name="a guard that is missing in another schema is noticed",
+        file="fencing/guard_audit.py",
+        old="if _names_schema(table) and _is_there(connection, table):",
+        new="if False:",
+        tests=(AUDIT + "test_table_of_another_schema",),
+    ),
+    Mutant(
         name="a receiver may write a row that is being deleted",
         file="fencing/writes.py",
         old="    if named is not None and named <= token:",

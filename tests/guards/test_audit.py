@@ -241,3 +241,26 @@ def test_databases_where_fenced_models_migrate_to(settings: Any) -> None:
         type("Router", (), {"allow_migrate": lambda self, db, *_args, **_hints: db == "lite"})()
     ]
     assert fenced_databases() == ["lite"]
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize("quotes", ["", '"'], ids=["inner", "outer"])
+def test_table_of_another_schema(tables: BaseDatabaseWrapper, quotes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model names it past Django's quotes; without its guard nothing would say so."""
+    monkeypatch.setattr(Bin._meta, "db_table", f'{quotes}Fenced Elsewhere"."Bins{quotes}')
+    run(tables, 'CREATE SCHEMA "Fenced Elsewhere"')
+    try:
+        assert states(shown())[("shop_crate", "shop_crate_fence")] == "installed"
+        with tables.schema_editor() as editor:
+            editor.create_model(Bin)
+        place = (Bin._meta.db_table, GUARD)
+        assert states(shown())[place] == "installed"
+        run(tables, 'DROP TRIGGER fencing_guard_update ON "Fenced Elsewhere"."Bins"')
+        assert states(shown())[place] == "differs"
+        run(tables, 'DROP TRIGGER fencing_guard_delete ON "Fenced Elsewhere"."Bins"')
+        assert states(shown())[place] == "missing"
+        assert states(shown("--install"))[place] == "installed"
+        run(tables, 'ALTER TABLE "Fenced Elsewhere"."Bins" DISABLE TRIGGER fencing_guard_update')
+        assert states(shown("--install"))[place] == "installed"
+    finally:
+        run(tables, 'DROP SCHEMA "Fenced Elsewhere" CASCADE')
