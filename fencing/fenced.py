@@ -169,6 +169,8 @@ class FencedModel(ReadRow):
         then = self._fence_now(fence) if unread else self._fence_then(fence)
         if not unread:
             keep_resource(fence, then, values)
+            if self._state.db != using:
+                self._fence_ensure_named_alike(fence, using, pk_val, fence.name(then))
         lease = require_lease(fence.name(then), fence.using, f"saving {fence.label} {pk_val}")
         token, verdict = writes.update_row(lease, connection, write)
         self._fence_accept(token, moved=write.compares or verdict.seen == write.pin)
@@ -247,6 +249,15 @@ class FencedModel(ReadRow):
             raise ResourceMismatchError(lease.resource, name or "(not named yet)", fence.label + alias)
         with holding(lease):
             yield
+
+    def _fence_ensure_named_alike(self, fence: ModelFence, using: str, pk: Any, name: str) -> None:
+        """Refuse an instance of another database, where the row of its key may be of another resource than here."""
+        if set(fence.attributes) <= set(fence.keys):
+            return
+        row = plain(fence.owner, using).filter(pk=pk).values(*fence.attributes).first()
+        if row is not None and fence.name(row) != name:
+            detail = f"{fence.label} {pk} was read from database {self._state.db!r}, this is {using!r}"
+            raise ResourceMismatchError(name, fence.name(row), detail)
 
     def _fence_finds_row(self, fence: ModelFence, using: str, write: RowWrite) -> bool:
         """Whether there is a row for an instance that did not read it; it must be of the resource that is claimed."""

@@ -333,6 +333,13 @@ MUTANTS = (
         tests=(AUDIT + "test_table_of_another_schema",),
     ),
     Mutant(
+        name="an instance of another database is held to the name of the row that it meets",
+        file="fencing/fenced.py",
+        old="            if self._state.db != using:",
+        new="            if False:",
+        tests=(PATHS + "test_row_of_another_database_has_its_own_name",),
+    ),
+    Mutant(
         name="a receiver may write a row that is being deleted",
         file="fencing/writes.py",
         old="    if named is not None and named <= token:",

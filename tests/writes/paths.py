@@ -115,6 +115,8 @@ CONCLUSION = """\
 - A row that was created without a lease carries 0, and 0 is nobody's number: one that is created without a lease under a
   key that another had, after that one's delete or after a rollback, is not told from it. Create rows whose keys can come
   again under a lease; `fence_inserts` insists on it.
+- What was read in one database and is saved to another is compared by the row's number and name there; rows that nobody has
+  written under a lease carry 0 in both.
 - Several objects of one row in one `bulk_update()` must have read it at the same time, else it is a `StaleReadError`; one
   of them is written, and each must be read again before it is saved.
 - A row that is created while a delete that would take it along is under way is not deleted; the database's foreign key then refuses

@@ -426,3 +426,27 @@ def test_wait_that_the_body_did_not_want_is_no_lost_lease(alias: str) -> None:
         finally:
             seen.set()
         holding.result(BOUND)
+
+
+def test_row_of_another_database_has_its_own_name(alias: str) -> None:
+    """I4: what was read in one database is saved to another, where the row of that key is of another resource."""
+    other = "lite" if alias == "default" else "default"
+    for place, sku in ((other, "42"), (alias, "43")):
+        Stock.objects.using(place).bulk_create([Stock(pk=7, sku=sku, quantity=10)])
+    one, change = Stock.objects.using(other).get(), Stock.objects.using(other).get()
+    change.quantity = F("quantity") - 1
+    with lease("stock:42"):
+        with pytest.raises(ResourceMismatchError):
+            one.save(using=alias)
+        with pytest.raises(ResourceMismatchError):
+            change.save(using=alias, update_fields=["quantity"])
+        with pytest.raises(ResourceMismatchError):
+            Stock.objects.using(alias).bulk_update([one], ["quantity"])
+        with pytest.raises(ResourceMismatchError):
+            one.delete(using=alias)
+    assert quantities(alias) == {"43": 10}
+    with unfenced("rename", database=alias):
+        Stock.objects.using(alias).update(sku="42")
+    with lease("stock:42") as held:
+        change.save(using=alias, update_fields=["quantity"])
+        assert Stock.objects.using(alias).values_list("quantity", "last_token").get() == (9, held.token)
