@@ -1138,6 +1138,16 @@ MUTANTS = (
         tests=(COMMANDS + "test_reader_who_leaves_gets_no_traceback",),
     ),
     Mutant(
+        name="whoever shares a lease() leaves what it entered itself",
+        file="fencing/leasing.py",
+        old="        self._open.setdefault(who, []).append(entry)\n",
+        new="        self._open.setdefault(0, []).append(entry)\n",
+        tests=(
+            LEASES + "test_exit_ends_its_own_entry_where_threads_share_one_object",
+            "tests/test_async.py::test_exit_ends_its_own_entry_where_coroutines_share_one_object",
+        ),
+    ),
+    Mutant(
         name="a coroutine that is thrown away leaves no lease",
         file="fencing/leasing.py",
         old="        _end(lease)\n        return\n",

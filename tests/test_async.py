@@ -24,6 +24,7 @@ from fencing import (
 from fencing.acquiring import acquire
 from fencing.backends import get_backend
 from fencing.heartbeat import beats
+from fencing.revocation import revoke
 from fencing.scope import held_leases
 from fencing.tokens import place_of
 from inventory_demo.models import Stock
@@ -206,6 +207,31 @@ def test_cancelled_body_gives_its_lease_back() -> None:
         working.cancel()
         with pytest.raises(asyncio.CancelledError):
             await working
+
+    run(body)
+    assert holder_of("stock:42") is None
+
+
+def test_exit_ends_its_own_entry_where_coroutines_share_one_object() -> None:
+    """One that outlived its lease leaves after somebody newer has entered."""
+    shared = lease("stock:42", ttl=600)
+
+    async def body() -> None:
+        inside, leave = asyncio.Event(), asyncio.Event()
+
+        async def sleep() -> None:
+            async with shared:
+                inside.set()
+                await leave.wait()
+
+        sleeping = asyncio.create_task(sleep())
+        await inside.wait()
+        await sync_to_async(revoke)("stock:42", "it sleeps")
+        async with shared as newer:
+            leave.set()
+            await sleeping
+            assert newer.is_held() and newer in beats
+            assert await sync_to_async(holder_of)("stock:42") == newer.holder
 
     run(body)
     assert holder_of("stock:42") is None

@@ -30,6 +30,7 @@ from fencing import (
 )
 from fencing.backends import get_backend
 from fencing.heartbeat import Schedule, beats
+from fencing.revocation import revoke
 from fencing.scope import held_leases
 from fencing.signals import lease_granted, lease_lost
 from fencing.tokens import place_of
@@ -499,6 +500,28 @@ def test_coroutine_that_looks_like_a_function_is_refused_when_it_is_called() -> 
 
     with pytest.raises(TypeError, match="after the lease has ended"):
         wrapped()
+    assert holder_of("stock:42") is None
+
+
+def test_exit_ends_its_own_entry_where_threads_share_one_object() -> None:
+    """A sleeper that outlived its lease leaves after somebody newer has entered."""
+    shared = lease("stock:42", ttl=600)
+    with threads() as start:
+        inside, leave = threading.Event(), threading.Event()
+
+        def sleep() -> None:
+            with shared:
+                inside.set()
+                leave.wait(BOUND)
+
+        sleeping = start(sleep)
+        assert inside.wait(BOUND)
+        revoke("stock:42", "it sleeps")
+        with shared as newer:
+            leave.set()
+            sleeping.result(BOUND)
+            assert newer.is_held() and newer in beats
+            assert holder_of("stock:42") == newer.holder
     assert holder_of("stock:42") is None
 
 
