@@ -1,5 +1,6 @@
 # Every target does its own set-up, into .venv; done again only when pyproject.toml changes.
 # PYTHON=python3.12 chooses the interpreter, WORKERS=4 the test processes, ARGS='-k guard' goes to pytest.
+# VERSIONS='15 ./pg17/bin' are the PostgreSQLs of matrix-postgres: of Debian's packages, or in a folder of their programs.
 
 PYTHON ?=
 WORKERS ?= 2
@@ -16,7 +17,8 @@ help:
 	@echo "make test     the test suite on real servers"
 	@echo "make test-all the same with failovers, clusters and broken networks: some two minutes more"
 	@echo "make matrix   both of the following, which CI runs a part of"
-	@echo "make matrix-postgres  the tests of guard, writes, leases and transactions on each PostgreSQL of Debian's packages, 15 to 18"
+	@echo "make matrix-postgres  the tests of guard, writes, leases and transactions on each PostgreSQL of Debian's packages, 15 to 18,"
+	@echo "              or on those of VERSIONS='15 ./pg17/bin', where a path is the folder of a server's programs"
 	@echo "make matrix-celery    the Celery tasks in every pool (prefork, threads, gevent, solo) on Valkey and on RabbitMQ"
 	@echo "make bigtable fence a table of ROWS rows (5000000) while it is in use, on each database, and print who waited how long"
 	@echo "make fire     DELTAS deltas of stocks (2000) while their workers are paused, killed and restarted, by SEED (1)"

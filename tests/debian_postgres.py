@@ -1,8 +1,9 @@
-"""``python -m tests.debian_postgres [VERSION …] [-- ARGUMENTS OF PYTEST]``: tests on the PostgreSQLs of Debian's packages.
+"""``python -m tests.debian_postgres [VERSION | FOLDER …] [-- ARGUMENTS OF PYTEST]``: tests on other PostgreSQLs.
 
 The suite has its PostgreSQL from a wheel, which is the newest; this runs what leans on the database on the older ones
-that are supported, each on a server of its own, without a port, whose data go with it. Without versions it takes all
-that the machine has, and there must be one.
+that are supported, each on a server of its own, without a port, whose data go with it. A version, such as 15, is that
+of Debian's package; a folder, such as ./pg17/bin, has the programs of any PostgreSQL. Without either it takes all of
+Debian's that the machine has, and there must be one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from urllib.parse import quote
 
 from inventory_demo.postgres_server import DATABASE, PORT, USER, Postgres
 from inventory_demo.server_addresses import CHECKOUT
+from inventory_demo.server_support import ServerError
 
 PACKAGES = Path("/usr/lib/postgresql")
 VERSIONS = ("15", "16", "17", "18")
@@ -39,7 +41,7 @@ WHAT_LEANS_ON_THE_DATABASE = (
 
 
 class DebianPostgres(Postgres):
-    """A server of a Debian package, in a folder of its own."""
+    """A server of a Debian package, or of the programs in a folder; its data are in a folder of its own."""
 
     locale = ("--locale=C",)
     # The tests break no power supply, so nothing has to reach the disk.
@@ -49,6 +51,14 @@ class DebianPostgres(Postgres):
         super().__init__(project=folder / "data", runtime=folder)
         self._binaries = binaries(version)
 
+    def start(self) -> None:
+        """Start the server; raises ServerError, also where its programs lack a library, or are closed to its user."""
+        program = self._binaries / "postgres"
+        if not self._succeeds([str(program), "--version"]):
+            who = f" by {self.account.pw_name}" if self.account is not None else ""
+            raise ServerError(f"{program} cannot be run{who}.")
+        super().start()
+
     @property
     def url(self) -> str:
         """Its address, for `DATABASE_URL`."""
@@ -56,14 +66,15 @@ class DebianPostgres(Postgres):
 
 
 def binaries(version: str) -> Path:
-    """Where the package puts its programs, installed or not."""
-    return PACKAGES / version / "bin"
+    """Where the package puts its programs, installed or not; a path is that place itself."""
+    return Path(version).absolute() if "/" in version else PACKAGES / version / "bin"
 
 
 def lacking(version: str) -> str:
     """Why there is no server of that version, or ""."""
     absent = [name for name in ("initdb", "postgres", "pg_ctl") if not (binaries(version) / name).exists()]
-    return f"no {' and '.join(absent)} in {binaries(version)} (Debian: postgresql-{version})" if absent else ""
+    advice = "" if "/" in version else f" (Debian: postgresql-{version})"
+    return f"no {' and '.join(absent)} in {binaries(version)}{advice}" if absent else ""
 
 
 @contextmanager
@@ -112,4 +123,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ServerError as error:
+        sys.exit(str(error))

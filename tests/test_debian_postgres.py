@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.debian_postgres import OLDEST, lacking, run_tests, running
+from inventory_demo.server_support import ServerError
+from tests.debian_postgres import OLDEST, PACKAGES, binaries, lacking, run_tests, running
 from tests.services import missing
 
 MIGRATIONS = "tests/guards/test_migrations.py::"
@@ -50,3 +52,21 @@ def test_the_sharp_ones_pass_on_the_oldest() -> None:
     assert done.returncode == 0, done.stdout
     assert f"servers: PostgreSQL {OLDEST}." in done.stdout
     assert int(re.findall(r"(\d+) passed", done.stdout)[-1]) >= len(SHARP)
+
+
+def test_a_path_is_the_folder_of_a_servers_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert binaries("17") == PACKAGES / "17" / "bin"
+    monkeypatch.chdir(tmp_path)
+    for path in ("./bin", str(tmp_path / "bin")):
+        assert binaries(path) == tmp_path / "bin"
+        assert lacking(path) == f"no initdb and postgres and pg_ctl in {tmp_path / 'bin'}"
+
+
+def test_programs_that_cannot_be_run_are_told(tmp_path: Path) -> None:
+    """As where a library is missing, or the folder is closed to the user that PostgreSQL runs as."""
+    for name in ("initdb", "postgres", "pg_ctl"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 127\n")
+        (tmp_path / name).chmod(0o755)
+    assert lacking(str(tmp_path)) == ""
+    with pytest.raises(ServerError, match="postgres cannot be run"), running(str(tmp_path)):
+        raise AssertionError("the server runs")
