@@ -17,7 +17,7 @@ from django.db import OperationalError, transaction
 from django.db.backends.utils import split_identifier, truncate_name
 from django.db.transaction import TransactionManagementError
 
-from fencing.databases import LOCK_TIMEOUTS, code_of, is_busy, kind, set_in_any_case, whole_seconds
+from fencing.databases import LOCK_TIMEOUTS, as_it_was, code_of, is_busy, kind, set_in_any_case, whole_seconds
 from fencing.guards import FenceGuard
 from fencing.resources import milliseconds
 
@@ -172,4 +172,4 @@ def _wait_of_session(connection: BaseDatabaseWrapper, wait: float) -> Iterator[N
     try:
         yield
     finally:
-        set_in_any_case(connection, "lock_wait_timeout = COALESCE(@fencing_wait, @@lock_wait_timeout)")
+        set_in_any_case(connection, as_it_was("lock_wait_timeout", "fencing_wait"))

@@ -18,6 +18,7 @@ SERIALIZATION_FAILURES = frozenset({"40001", "40P01", "1020", "1213"})
 LOCK_TIMEOUTS = frozenset({"55P03", "1205"})
 DUPLICATE_KEY = "1062"
 CANCELLED = frozenset({"57014", "1969"})
+CUT_OFF = frozenset({"2006", "2013"})  # the numbers of MariaDB's clients: gone before the statement, and during it
 UNKNOWN_TABLE = frozenset({"42P01", "1146"})
 CHECK_VIOLATION = "4025"  # MariaDB's; its JSON is text with a CHECK
 
@@ -37,8 +38,10 @@ def code_of(error: BaseException) -> str:
 
 
 def is_cut_off(error: BaseException) -> bool:
-    """Whether PostgreSQL's connection ended without a word: errors of the server have an SQLSTATE, this one has none."""
-    return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", "unknown") is None
+    """Whether the connection ended without a word: errors of PostgreSQL have an SQLSTATE, those of its driver none."""
+    if not isinstance(error, OperationalError):
+        return False
+    return code_of(error) in CUT_OFF or getattr(error.__cause__, "sqlstate", "unknown") is None
 
 
 def is_busy(error: BaseException) -> bool:
@@ -86,6 +89,15 @@ def set_in_any_case(connection: BaseDatabaseWrapper, assignment: str) -> None:
     except BaseException:
         connection.close()
         raise
+
+
+def as_it_was(variable: str, saved: str) -> str:
+    """MariaDB: the assignment of the number in ``@saved`` to a variable of the connection.
+
+    A connection that was opened meanwhile has saved nothing, and keeps what it has.
+    """
+    # A user variable that was never set is a text, and so is what COALESCE makes of it, which no number may be set to.
+    return f"{variable} = CAST(COALESCE(@{saved}, @@{variable}) AS UNSIGNED)"
 
 
 def waiting_at_most(seconds: float) -> str:

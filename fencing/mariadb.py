@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import conf
 from fencing.connections import in_testcase
-from fencing.databases import set_in_any_case, whole_seconds
+from fencing.databases import as_it_was, set_in_any_case, whole_seconds
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
@@ -60,6 +60,6 @@ def forget_mark(connection: BaseDatabaseWrapper, mark: str) -> None:
     """Give the connection its own bounds back; one that was opened meanwhile has them."""
     set_in_any_case(
         connection,
-        f"innodb_lock_wait_timeout = COALESCE(@{mark}, {WAIT}), "
-        f"idle_write_transaction_timeout = COALESCE(@{mark}_idle, {IDLE}), @{mark} = NULL, @{mark}_idle = NULL",
+        f"{as_it_was('innodb_lock_wait_timeout', mark)}, "
+        f"{as_it_was('idle_write_transaction_timeout', f'{mark}_idle')}, @{mark} = NULL, @{mark}_idle = NULL",
     )

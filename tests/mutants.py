@@ -1627,6 +1627,20 @@ MUTANTS = (
         tests=(MARIADB + "test_lock_waits_inside_end_with_the_lease_and_bounds_are_set_back",),
     ),
     Mutant(
+        name="bounds of a connection that was opened meanwhile stay (MariaDB)",
+        file="fencing/databases.py",
+        old='return f"{variable} = CAST(COALESCE(@{saved}, @@{variable}) AS UNSIGNED)"',
+        new='return f"{variable} = COALESCE(@{saved}, @@{variable})"',
+        tests=(MARIADB + "test_connection_that_ends_under_a_live_lease_is_the_databases_own_error",),
+    ),
+    Mutant(
+        name="a connection that closes without a word is known by its number (MariaDB)",
+        file="fencing/databases.py",
+        old="return code_of(error) in CUT_OFF or ",
+        new="return ",
+        tests=(MARIADB + "test_connection_that_ended_is_known_by_the_number_of_either_driver",),
+    ),
+    Mutant(
         name="the end is in the transaction of the beginning (MariaDB)",
         file="fencing/mariadb.py",
         old='cursor.execute(f"RELEASE SAVEPOINT {mark}")',

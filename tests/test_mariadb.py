@@ -26,6 +26,7 @@ from fencing import (
 )
 from fencing.acquiring import acquire
 from fencing.conflicts import _may_be_equal
+from fencing.databases import is_cut_off
 from fencing.leases import Lease
 from fencing.models import FencedResource, FencedWrite, Operation
 from inventory_demo.models import PlainStock, Stock, StockDelta
@@ -332,11 +333,37 @@ def test_tighter_bounds_of_the_users_own_stay(stock: Stock) -> None:
 
 def test_l1_sleeper_that_has_written_is_ended_by_the_database(stock: Stock) -> None:
     old, newer = grant(ttl=2), grant()
-    with pytest.raises(OperationalError), threads() as start, old.atomic(using="maria"):
+    with pytest.raises(LeaseLostError, match="time ran out"), threads() as start, old.atomic(using="maria"):
         add(old, -3)
         start(once, newer, "x", add, newer, +1).result(BOUND)
-    connections["maria"].close()
+        wait_until(lambda: not old.is_held(), "the lease is over")
     assert quantity() == 11
+
+
+@pytest.mark.parametrize("number", [2006, 2013])
+def test_connection_that_ended_is_known_by_the_number_of_either_driver(number: int) -> None:
+    """PyMySQL's errors have an SQLSTATE, which is None here; mysqlclient's have none at all."""
+    error = OperationalError(number, "gone")
+    error.__cause__ = Exception(number, "gone")
+    assert is_cut_off(error)
+
+
+def cut_off() -> None:
+    """End this thread's connection as the server does with one that idles for too long."""
+    ((number,),) = raw("SELECT CONNECTION_ID()")
+    with threads() as start:
+        start(raw, f"KILL CONNECTION {number}").result(BOUND)
+
+
+def test_connection_that_ends_under_a_live_lease_is_the_databases_own_error(stock: Stock) -> None:
+    """Django has opened another one by the end, which has nothing to set back."""
+    with pytest.raises(OperationalError, match=r"20(06|13)"), grant().atomic(using="maria"):
+        cut_off()
+        rows().count()
+    assert raw("SELECT @@innodb_lock_wait_timeout, @@idle_write_transaction_timeout") == [(50, 0)]
+    with grant().atomic(using="maria"):
+        assert raw("SELECT @@innodb_lock_wait_timeout") == [(30,)]
+    assert raw("SELECT @@innodb_lock_wait_timeout, @@idle_write_transaction_timeout") == [(50, 0)]
 
 
 def lock(pk: int) -> None:
