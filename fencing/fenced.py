@@ -172,6 +172,8 @@ class FencedModel(ReadRow):
             if self._state.db != using:
                 self._fence_ensure_named_alike(fence, using, pk_val, fence.name(then))
         lease = require_lease(fence.name(then), fence.using, f"saving {fence.label} {pk_val}")
+        if not write.compares:
+            write.named = {one: then[one] for one in fence.attributes if one not in fence.keys}
         token, verdict = writes.update_row(lease, connection, write)
         self._fence_accept(token, moved=write.compares or verdict.seen == write.pin)
         if not more:

@@ -36,7 +36,9 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
         params = values
     bound = bounds_idling(connection, lease)
     recorded = write.fence.label if history.wanted(history.ACCEPTED) else None
-    text = row_text(update, table, key, bound, has_begun(connection, lease), write.compares, recorded)
+    kept: dict[Any, Any] = {meta.get_field(one): value for one, value in write.named.items()}
+    columns = tuple([one.column for one in kept])
+    text = row_text(update, table, key, bound, has_begun(connection, lease), write.compares, recorded, columns)
     # Of the types that the columns have: small integers would else be of other types, and each prepared apart.
     big = connection.ops.adapt_integerfield_value
     answer = fetch_one(
@@ -44,6 +46,7 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
         text,
         {
             **params,
+            **{f"name{number}": one.get_db_prep_save(kept[one], connection) for number, one in enumerate(kept)},
             "namespace": lease.namespace,
             "resource": lease.resource,
             "grant_token": big(lease.token, "BigIntegerField"),
@@ -63,7 +66,16 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
 
 
 @lru_cache(maxsize=1000)
-def row_text(update: str, table: str, key: str, bound: bool, begun: bool, compares: bool, recorded: str | None) -> str:
+def row_text(
+    update: str,
+    table: str,
+    key: str,
+    bound: bool,
+    begun: bool,
+    compares: bool,
+    recorded: str | None,
+    columns: tuple[str, ...] = (),
+) -> str:
     """The statement around an UPDATE of one row, which ends in the condition on its key.
 
     Args:
@@ -74,11 +86,14 @@ def row_text(update: str, table: str, key: str, bound: bool, begun: bool, compar
         begun: whether it is inside the lease's own fenced transaction.
         compares: whether the row must be the one that was read.
         recorded: the model's label for the history; None to leave nothing there.
+        columns: those that must still hold ``name0``, ``name1``, …, which the row's name was made of.
     """
     parts = [f"bound AS MATERIALIZED (SELECT {named(IDLE_BOUND, ['idle', 'idle'])})"] if bound else []
-    compare = " AND old.seen = %(seen)s" if compares else ""
+    compare = " AND old.seen = %(seen)s" if compares else " AND old.named" if columns else ""
+    alike = " AND ".join(f"t.{quoted(column)} = %(name{number})s" for number, column in enumerate(columns))
+    seen = f"t.last_token AS seen{f', {alike} AS named' if columns else ''}"
     parts += [
-        f"old AS MATERIALIZED (SELECT t.last_token AS seen FROM {quoted(table)} t{', bound' if bound else ''} "
+        f"old AS MATERIALIZED (SELECT {seen} FROM {quoted(table)} t{', bound' if bound else ''} "
         f"WHERE t.{quoted(key)} = %(pk)s FOR NO KEY UPDATE OF t)",
         passing("EXISTS (SELECT 1 FROM old)", begun=begun),
         f"fenced AS ({update} AND EXISTS (SELECT 1 FROM old WHERE old.seen < %(token)s{compare}) "

@@ -7,8 +7,8 @@ and where Django wants something back, it is these steps in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import transaction
@@ -37,6 +37,7 @@ class RowWrite:
         pin: the ``last_token`` that was read with the row, or None.
         compares: whether the row must still carry ``pin``: False if every value refers to a column.
         returning: fields whose new values Django wants back.
+        named: what else the row must still hold, by attribute, where ``pin`` does not tell: what its name is made of.
     """
 
     fence: ModelFence
@@ -45,6 +46,7 @@ class RowWrite:
     pin: int | None
     compares: bool
     returning: Sequence[Any] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,7 +67,7 @@ def send_steps(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, t
             passed = seen is not None and pass_resource(connection, lease, begun=has_begun(connection, lease))
             rows: Any = 0
             if passed:
-                condition = {"last_token": write.pin} if write.compares else {}
+                condition = {"last_token": write.pin} if write.compares else write.named
                 matched = plain(write.fence.owner, connection.alias).filter(
                     pk=write.pk, last_token__lt=token, **condition
                 )

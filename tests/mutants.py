@@ -340,6 +340,13 @@ MUTANTS = (
         tests=(PATHS + "test_row_of_another_database_has_its_own_name",),
     ),
     Mutant(
+        name="an expression reaches no row that was given another name",
+        file="fencing/fenced.py",
+        old="        if not write.compares:\n",
+        new="        if False:\n",
+        tests=(PATHS + "test_expression_does_not_reach_a_row_that_was_given_another_name",),
+    ),
+    Mutant(
         name="a receiver may write a row that is being deleted",
         file="fencing/writes.py",
         old="    if named is not None and named <= token:",

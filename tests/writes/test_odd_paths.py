@@ -450,3 +450,25 @@ def test_row_of_another_database_has_its_own_name(alias: str) -> None:
     with lease("stock:42") as held:
         change.save(using=alias, update_fields=["quantity"])
         assert Stock.objects.using(alias).values_list("quantity", "last_token").get() == (9, held.token)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_expression_does_not_reach_a_row_that_was_given_another_name(
+    alias: str, read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: nothing of the row is compared, but its name, which only a lifted fence changes."""
+    one = stock(alias)
+    change = Stock.objects.using(alias).get() if read else Stock(pk=one.pk, sku="42")
+    change.quantity = F("quantity") - 1
+
+    def rename() -> None:
+        with unfenced("rename", database=alias):
+            Stock.objects.using(alias).update(sku="43")
+
+    rename()
+    with lease("stock:42"):
+        if not read:  # it looks before, so that the other name comes in between
+            monkeypatch.setattr(Stock, "_fence_finds_row", lambda *_args: True)
+        with pytest.raises(StaleReadError):
+            change.save(using=alias, update_fields=["quantity"])
+    assert quantities(alias) == {"43": 10}
