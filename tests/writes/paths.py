@@ -119,8 +119,9 @@ CONCLUSION = """\
   written under a lease carry 0 in both.
 - Several objects of one row in one `bulk_update()` must have read it at the same time, else it is a `StaleReadError`; one
   of them is written, and each must be read again before it is saved.
-- A row that is created while a delete that would take it along is under way is not deleted; the database's foreign key then refuses
-  the delete, as an `IntegrityError`.
+- A row that is created while a delete that would take it along is under way is not deleted; the database's foreign key then
+  refuses the delete, as an `IntegrityError`. With `DB_CASCADE` it is the database that deletes, and takes such a row along
+  if its number is lower than the one that the delete has named to the guard.
 - A refusal leaves the caller's transaction as it was, and its line in the history outlives that transaction.
 - `TRUNCATE`, `DROP`, and triggers that an administrator disables are not fenced. PostgreSQL fires none where
   `session_replication_role` is `replica`: what logical replication brings, `pg_restore --disable-triggers`.
