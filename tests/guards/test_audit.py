@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from io import StringIO
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -247,20 +248,21 @@ def test_databases_where_fenced_models_migrate_to(settings: Any) -> None:
 @pytest.mark.parametrize("quotes", ["", '"'], ids=["inner", "outer"])
 def test_table_of_another_schema(tables: BaseDatabaseWrapper, quotes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model names it past Django's quotes; without its guard nothing would say so."""
-    monkeypatch.setattr(Bin._meta, "db_table", f'{quotes}Fenced Elsewhere"."Bins{quotes}')
-    run(tables, 'CREATE SCHEMA "Fenced Elsewhere"')
+    schema = f"Guards {uuid4().hex}"
+    monkeypatch.setattr(Bin._meta, "db_table", f'{quotes}{schema}"."Bins{quotes}')
+    run(tables, f'CREATE SCHEMA "{schema}"')
     try:
         assert states(shown())[("shop_crate", "shop_crate_fence")] == "installed"
         with tables.schema_editor() as editor:
             editor.create_model(Bin)
         place = (Bin._meta.db_table, GUARD)
         assert states(shown())[place] == "installed"
-        run(tables, 'DROP TRIGGER fencing_guard_update ON "Fenced Elsewhere"."Bins"')
+        run(tables, f'DROP TRIGGER fencing_guard_update ON "{schema}"."Bins"')
         assert states(shown())[place] == "differs"
-        run(tables, 'DROP TRIGGER fencing_guard_delete ON "Fenced Elsewhere"."Bins"')
+        run(tables, f'DROP TRIGGER fencing_guard_delete ON "{schema}"."Bins"')
         assert states(shown())[place] == "missing"
         assert states(shown("--install"))[place] == "installed"
-        run(tables, 'ALTER TABLE "Fenced Elsewhere"."Bins" DISABLE TRIGGER fencing_guard_update')
+        run(tables, f'ALTER TABLE "{schema}"."Bins" DISABLE TRIGGER fencing_guard_update')
         assert states(shown("--install"))[place] == "installed"
     finally:
-        run(tables, 'DROP SCHEMA "Fenced Elsewhere" CASCADE')
+        run(tables, f'DROP SCHEMA "{schema}" CASCADE')
