@@ -32,6 +32,7 @@ from fencing.lockedrows import (
     lock_rows,
     record_rows,
 )
+from fencing.maintenance import number_for
 from fencing.manyrows import can_be_one_statement, update_at_once
 from fencing.naming import ModelFence, as_read, fence_of
 from fencing.resources import bound_idling
@@ -83,7 +84,9 @@ def update_rows(
     """
     fence, connection = fence_of(queryset.model), connection_of(queryset)
     rows = lock_rows(connection, fence, keys_in(queryset))
-    if (lifter := lifted(connection)) is not None:
+    if lifted(connection) is not None:
+        newest = max(rows, key=lambda row: row.seen, default=LockedRow(None, 0, ""))
+        lifter = number_for(connection, fence.using, newest.resource, newest.seen)
         count = _plain_update(queryset, {**values, "last_token": Greatest(F("last_token"), Value(lifter))})
         record_unfenced(connection, fence, [(row.pk, row.resource) for row in rows], lifter, "update")
         return count

@@ -9,6 +9,7 @@ from django.db import NotSupportedError
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import CharField, Model, Q, QuerySet, UniqueConstraint
 
+from fencing.databases import locked
 from fencing.exceptions import ResourceMismatchError
 from fencing.naming import ModelFence, as_read, fence_of
 from fencing.statements import plain
@@ -95,6 +96,17 @@ def rows_inserted(connection: BaseDatabaseWrapper, fence: ModelFence, objects: I
     """The keys of the rows that an INSERT which passed over conflicts has made: those that carry its own number."""
     return [key for rows in _rows_like(connection, fence.owner, objects, fence.attributes)
             for key in rows.filter(last_token=token).values_list("pk", flat=True)]  # fmt: skip
+
+
+def highest_alike(
+    connection: BaseDatabaseWrapper, model: type[Model], objects: Sequence[Any], unique_fields: Iterable[str]
+) -> int:
+    """The highest number of the rows that an upsert may meet, which are locked now; 0 if it meets none."""
+    keys: Iterable[Iterable[str]] = [attributes_of(model, unique_fields)]
+    if not connection.features.supports_update_conflicts_with_target:
+        keys = unique_keys(fence_of(model).owner, with_pk=any(one.pk is not None for one in objects))
+    met = [rows for key in keys for rows in _rows_like(connection, model, objects, list(key))]
+    return max((seen for rows in met for seen in locked(rows).values_list("last_token", flat=True)), default=0)
 
 
 def never_lower(

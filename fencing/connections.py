@@ -17,6 +17,11 @@ from django.db.transaction import Atomic
 # Seconds to wait for the one own connection of an alias. Its users run a statement or two, so this is ample.
 PATIENCE = 2.0
 
+# What libpq calls a connection in a transaction, one that has failed among them (PQTRANS_INTRANS, PQTRANS_INERROR), and
+# MariaDB's flag for it.
+IN_TRANSACTION = (2, 3)
+SERVER_STATUS_IN_TRANS = 1
+
 _turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -24,13 +29,26 @@ def in_user_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Whether a statement on ``connection`` would belong to a transaction that somebody else has to commit.
 
     Autocommit switched off counts. The transaction that Django's ``TestCase`` opens around a test does not, as with
-    ``atomic(durable=True)``.
+    ``atomic(durable=True)``. One that was begun in SQL, past Django, counts where the driver knows of it.
     """
     if connection.in_atomic_block:
         return any(not _is_from_testcase(block) for block in connection.atomic_blocks)
     if connection.connection is None:
         return not connection.settings_dict["AUTOCOMMIT"]
-    return not connection.autocommit
+    return not connection.autocommit or _has_begun(connection)
+
+
+def _has_begun(connection: BaseDatabaseWrapper) -> bool:
+    """Whether the server says that a transaction is open: a ``BEGIN`` that was executed is not known to Django.
+
+    Drivers have the server's last word on it, but for mysqlclient, which keeps that to itself.
+    """
+    raw: Any = connection.connection
+    if connection.vendor == "sqlite":
+        return bool(raw.in_transaction)
+    if connection.vendor == "postgresql":
+        return getattr(getattr(raw, "info", None), "transaction_status", None) in IN_TRANSACTION
+    return bool((getattr(raw, "server_status", None) or 0) & SERVER_STATUS_IN_TRANS)
 
 
 def in_testcase(connection: BaseDatabaseWrapper) -> bool:

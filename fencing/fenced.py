@@ -158,8 +158,8 @@ class FencedModel(ReadRow):
             compares=compares(values),
             returning=more[0] if more else (),
         )
-        if (number := lifted(connection)) is not None:
-            rows = writes.update_unfenced(self._fence_name_on_record(fence), number, connection, write)
+        if lifted(connection) is not None:
+            number, rows = writes.update_unfenced(self._fence_name_on_record(fence), connection, write)
             if rows:
                 # Nothing was compared, so the row's other values need not be the ones that were read.
                 self._fence_accept(number, moved=False)

@@ -74,6 +74,12 @@ def lift(connection: BaseDatabaseWrapper, number: int) -> Iterator[None]:
         yield
 
 
+def lift_higher(connection: BaseDatabaseWrapper, number: int) -> None:
+    """Raise the number under which the guard is lifted, for the rest of the block."""
+    _tell(connection, "unfenced", number)
+    _remember(connection, "unfenced", number)
+
+
 @contextmanager
 def lift_outside_transactions(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """MariaDB: lift the guard for migrations, whose DDL takes no transaction; ``last_token`` stays as it is."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import conf, history, tokens
 from fencing.backends import get_backend
+from fencing.exceptions import InvalidTokenError
 from fencing.history import Attempt
-from fencing.lifting import lift, lifted
+from fencing.lifting import lift, lift_higher, lifted
 
 MAX_REASON = 300
 # Of a user's name: with the longest reason it has to fit into the note.
@@ -26,7 +28,8 @@ def unfenced(
     """Lift the fence for the block, in a transaction: ``with unfenced("correct the stock after the audit"):``
 
     ORM writes in the block need no lease and carry the namespace's next number, which the block gets, so that a
-    holder who read before notices. Nested blocks share the outer one's number.
+    holder who read before notices; from a row on that a holder has written since, a newer one. Nested blocks share the
+    outer one's number.
 
     Args:
         reason: why; it goes to the history with who did it: this process and its user.
@@ -59,6 +62,31 @@ def unfenced(
             ],
         )
         yield number
+
+
+def number_for(connection: BaseDatabaseWrapper, using: str, resource: str, highest: int) -> int:
+    """The number for a write with the fence lifted: the block's, or a newer one, which is the block's from now on.
+
+    A holder may have written a row since the block began, or count in another partition. Left with the holder's own
+    number, the row would not show it that somebody wrote in between.
+
+    Args:
+        connection: the database; the fence is lifted there, and the rows are locked.
+        using: alias of the lease backend of the rows.
+        resource: the resource of the row with the highest number.
+        highest: that number.
+
+    Raises:
+        LeaseBackendError, TokensExhaustedError: no newer number is to be had.
+    """
+    number = lifted(connection) or 0
+    # A migration's block has none, and leaves the rows' numbers.
+    if 0 < number < highest:
+        # Under a number that was invented nobody can write until it is put right, which may be what this block does.
+        with suppress(InvalidTokenError):
+            number = tokens.draw_above(get_backend(using), resource, highest)
+            lift_higher(connection, number)
+    return number
 
 
 def who(by: object = None) -> str:

@@ -13,6 +13,7 @@ from fencing.exceptions import LeaseRequiredError, StaleWriteError
 from fencing.guards import guard_name_of
 from fencing.leases import Lease
 from fencing.lifting import lifted
+from fencing.maintenance import number_for
 from fencing.naming import fence_of, name_of_new
 from fencing.scope import find_lease, held_leases
 from fencing.statements import attempt
@@ -157,7 +158,8 @@ class FencedQuerySet(models.QuerySet[M]):
             conflicts.ensure_one_resource(connection, self.model, objs, unique_fields or ())
         number = lifted(connection)
         if number is not None:
-            return self._bulk_create_unfenced(objs, number, options)
+            with lockedrows.fenced_steps(connection):
+                return self._bulk_create_unfenced(objs, number, options)
         if update_conflicts:
             # The name of a row that is there stays as it is, see ``ensure_of_resource``.
             options["update_fields"] = conflicts.without_names(fence_of(self.model), options["update_fields"])
@@ -214,14 +216,17 @@ class FencedQuerySet(models.QuerySet[M]):
         return created
 
     def _bulk_create_unfenced(self, objs: list[M], number: int, options: dict[str, Any]) -> list[M]:
+        fence, connection = fence_of(self.model), self._write_connection()
+        if options["update_conflicts"]:
+            highest = conflicts.highest_alike(connection, self.model, objs, options["unique_fields"] or ())
+            number = number_for(connection, fence.using, name_of_new(objs[0]) or "", highest) if objs else number
         for obj in objs:
             obj.last_token = number  # type: ignore[attr-defined]
-        if options["update_conflicts"] and self._write_connection().vendor == "sqlite":
-            conflicts.never_lower(self._write_connection(), self.model, objs, options["unique_fields"] or ())
+        if options["update_conflicts"] and connection.vendor == "sqlite":
+            conflicts.never_lower(connection, self.model, objs, options["unique_fields"] or ())
         created = super().bulk_create(objs, **options)
-        fence = fence_of(self.model)
         named = [(obj.pk, obj._fence_name_on_record(fence)) for obj in created]  # type: ignore[attr-defined]
-        record_unfenced(self._write_connection(), fence, named, number, "insert")
+        record_unfenced(connection, fence, named, number, "insert")
         return created
 
     def _lease_to_create(self, obj: M, *, needed: bool) -> Lease | None:

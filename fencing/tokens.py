@@ -98,6 +98,19 @@ def draw(backend: LeaseBackend, resource: str) -> int:
         return reserved[0]
 
 
+def draw_above(backend: LeaseBackend, resource: str, seen: int) -> int:
+    """As ``draw``, and above ``seen``, which a row holds: another counter, or none, may have issued that.
+
+    Raises:
+        InvalidTokenError: ``seen`` is so far above everything reserved that it was invented.
+        LeaseBackendError, TokensExhaustedError: as ``draw``.
+    """
+    number = draw(backend, resource)
+    if number > seen:
+        return number
+    return _at_its_place(backend, resource, lambda place: reserve(backend.config, place, 1, seen=seen))[1][0]
+
+
 def draw_from_store(backend: LeaseBackend, resource: str) -> tuple[Place, int]:
     """The next number of the resource's counter, and where that is: every later grant there has a higher one.
 

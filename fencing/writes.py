@@ -16,6 +16,7 @@ from django.db.models import F, Value
 from django.db.models.functions import Greatest
 
 from fencing import conf, history, signals
+from fencing.databases import locked
 from fencing.exceptions import (
     FencingError,
     LeaseLostError,
@@ -27,8 +28,9 @@ from fencing.exceptions import (
 from fencing.history import Attempt
 from fencing.leases import Lease
 from fencing.lifting import name_higher, named_token
+from fencing.maintenance import number_for
 from fencing.naming import ModelFence
-from fencing.resources import pass_unknown, seen_token
+from fencing.resources import pass_unknown, seen_token, take_write_lock
 from fencing.rowstatement import send_statement
 from fencing.statements import RowWrite, Verdict, attempt_of, has_begun, plain, send_steps
 
@@ -158,15 +160,23 @@ def outnumber(connection: BaseDatabaseWrapper, lease: Lease, token: int) -> None
         name_higher(connection, lease.unused_number())
 
 
-def update_unfenced(resource: str, number: int, connection: BaseDatabaseWrapper, write: RowWrite) -> Any:
-    """Write a row of ``resource`` with the fence lifted, carrying the number, so that a holder who read before notices."""
+def update_unfenced(resource: str, connection: BaseDatabaseWrapper, write: RowWrite) -> tuple[int, Any]:
+    """Write a row of ``resource`` with the fence lifted, carrying a number, so that a holder who read before notices.
+
+    Returns:
+        The number, and what Django's UPDATE returned.
+    """
+    take_write_lock(connection)
+    row = locked(plain(write.fence.owner, connection.alias).filter(pk=write.pk))
+    seen = row.values_list("last_token", flat=True).first() or 0
+    number = number_for(connection, write.fence.using, resource, seen)
     column = write.fence.owner._meta.get_field("last_token")
     values = [*write.values, (column, None, Greatest(F("last_token"), Value(number)))]
     more = (list(write.returning),) if write.returning else ()
     rows = plain(write.fence.owner, connection.alias).filter(pk=write.pk)._update(values, *more)  # type: ignore[attr-defined]
     if rows:
         record_unfenced(connection, write.fence, [(write.pk, resource)], number, "update")
-    return rows
+    return number, rows
 
 
 def record_unfenced(

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import OperationalError, connection, connections, transaction
+from django.db import DatabaseError, OperationalError, connection, connections, transaction
 
+from fencing import LeaseInsideTransactionError, lease
 from fencing import connections as module
 from fencing.connections import autocommit, in_test_environment, in_testcase, in_user_transaction, open_transactions
+from fencing.models import TokenRange
+
+DEFAULT, LITE, MARIA = [
+    pytest.param(alias, marks=pytest.mark.django_db(databases=["default", alias], transaction=True))
+    for alias in ("default", "lite", "maria")
+]
 
 
 def own(alias: str = "default") -> bool:
@@ -55,6 +64,43 @@ def test_outside_a_transaction_it_is_the_callers_connection() -> None:
     assert not in_user_transaction(connection)
     assert open_transactions() == []
     assert not own()
+
+
+@pytest.mark.parametrize("alias", [DEFAULT, LITE, MARIA])
+def test_a_transaction_that_was_begun_in_sql_counts(alias: str) -> None:
+    """Django does not know of it; what is reserved in it would be taken back by its rollback, and reserved again."""
+    with connections[alias].cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            assert in_user_transaction(connections[alias])
+            assert open_transactions() == [alias]
+            assert own(alias)
+            if alias == "default":
+                with pytest.raises(DatabaseError):
+                    cursor.execute("SELECT 1 / 0")
+                assert in_user_transaction(connection), "a transaction that has failed is open as well"
+        finally:
+            cursor.execute("ROLLBACK")
+    assert not in_user_transaction(connections[alias])
+    assert not own(alias)
+
+
+@pytest.mark.parametrize("alias", [DEFAULT, MARIA])
+def test_a_range_survives_the_rollback_of_a_transaction_that_was_begun_in_sql(alias: str, settings: Any) -> None:
+    backends = settings.FENCING["BACKENDS"]
+    entry = {**backends["default"], "NAMESPACE": f"n-{secrets.token_hex(6)}", "DATABASE": alias}
+    settings.FENCING = {**settings.FENCING, "BACKENDS": {**backends, "default": entry}}
+    with connections[alias].cursor() as cursor:
+        cursor.execute("BEGIN")
+        try:
+            with pytest.raises(LeaseInsideTransactionError), lease("stock:42"):
+                pass
+            with lease("stock:42", allow_in_transaction=True) as held:
+                pass
+        finally:
+            cursor.execute("ROLLBACK")
+    reserved = TokenRange.objects.using(alias).get(namespace=held.namespace)
+    assert reserved.ceiling >= held.token
 
 
 @pytest.mark.django_db(transaction=True)

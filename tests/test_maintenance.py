@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +12,10 @@ from django.core import serializers
 from django.db import IntegrityError, connections, transaction
 
 from fencing import LeaseRequiredError, StaleReadError, StaleWriteError, lease, unfenced
+from fencing.backends import get_backend
 from fencing.lifting import lifted
 from fencing.models import FencedWrite
+from fencing.tokens import place_of
 from inventory_demo.models import Stock
 from tests.concurrency import BOUND, threads
 from tests.services import PrivateValkey
@@ -87,6 +91,100 @@ def test_holder_who_read_before_notices(alias: str) -> None:
         with pytest.raises((StaleReadError, StaleWriteError)):
             mine.save()
     assert Stock.objects.using(alias).get().quantity == 500
+
+
+def write_by(way: str, alias: str) -> None:
+    """Write the quantity 500 onto the one row, with the fence lifted."""
+    rows = Stock.objects.using(alias)
+    stock = rows.get()
+    stock.quantity = 500
+    if way == "save":
+        stock.save()
+    elif way == "update":
+        rows.update(quantity=500)
+    elif way == "bulk_update":
+        rows.bulk_update([stock], ["quantity"])
+    else:
+        by_sku = connections[alias].features.supports_update_conflicts_with_target
+        rows.bulk_create(
+            [Stock(sku=stock.sku, quantity=500)],
+            update_conflicts=True,
+            update_fields=["quantity"],
+            unique_fields=["sku"] if by_sku else None,
+        )
+
+
+WAYS = ["save", "update", "bulk_update", "upsert"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("alias", ["default", pytest.param("maria", marks=MARIA)])
+def test_holder_who_has_written_since_the_block_began_notices(alias: str, way: str) -> None:
+    """The row carries the holder's own number by then, which is higher than the one that the block began with."""
+    Stock.objects.using(alias).create(sku="42", quantity=10)
+
+    def hold_and_write() -> None:
+        with lease("stock:42"):
+            mine = Stock.objects.using(alias).get()
+            mine.quantity += 1
+            mine.save()
+            has_written.set()
+            assert may_go_on.wait(BOUND)
+            mine.quantity += 1
+            with pytest.raises((StaleReadError, StaleWriteError)):
+                mine.save()
+
+    has_written, may_go_on = threading.Event(), threading.Event()
+    with threads() as start:
+        with unfenced("audit", database=alias) as number:
+            holder = start(hold_and_write)
+            assert has_written.wait(BOUND)
+            write_by(way, alias)
+        may_go_on.set()
+        holder.result(BOUND)
+    quantity, token = Stock.objects.using(alias).values_list("quantity", "last_token").get()
+    assert quantity == 500 and token > number + 1
+    told = FencedWrite.objects.using(alias).filter(outcome="unfenced", resource="stock:42")
+    assert set(told.values_list("token", flat=True)) <= {number, token}, "the history has the number of the row"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_holder_who_counts_in_another_partition_notices(alias: str, way: str, settings: Any) -> None:
+    backends = settings.FENCING["BACKENDS"]
+    entry = {**backends["default"], "NAMESPACE": f"n-{secrets.token_hex(6)}", "PARTITIONS": 2, "BLOCK": 100}
+    settings.FENCING = {**settings.FENCING, "BACKENDS": {**backends, "default": entry}}
+    backend = get_backend()
+    first = place_of(backend, "unfenced").partition
+    sku = next(str(n) for n in range(100) if place_of(backend, f"stock:{n}").partition != first)
+    Stock.objects.using(alias).create(sku=sku, quantity=10)
+    with unfenced("so that its counter has the lower range", database=alias):
+        pass
+    with lease(f"stock:{sku}") as held:
+        mine = Stock.objects.using(alias).get()
+        mine.quantity += 1
+        mine.save()
+        with unfenced("audit", database=alias) as number:
+            write_by(way, alias)
+        assert number < held.token
+        mine.quantity += 1
+        with pytest.raises((StaleReadError, StaleWriteError)):
+            mine.save()
+    with lease(f"stock:{sku}"):
+        again = Stock.objects.using(alias).get()
+        assert again.quantity == 500
+        again.save()
+
+
+def test_row_with_an_invented_number_can_be_maintained(alias: str) -> None:
+    """Nobody can write it under a lease, so nobody has to notice; and no counter may follow it."""
+    invented = 2**52
+    with connections[alias].cursor() as cursor, unfenced("an import", database=alias):
+        cursor.execute("INSERT INTO inventory_demo_stock (sku, quantity, last_token) VALUES ('42', 1, %s)", [invented])
+    with unfenced("audit", database=alias) as number:
+        write_by("save", alias)
+    assert Stock.objects.using(alias).values_list("quantity", "last_token").get() == (500, invented)
+    with unfenced("later", database=alias) as later:
+        assert number < later < invented
 
 
 def test_raw_sql_in_the_block_carries_the_number_but_on_sqlite(alias: str) -> None:

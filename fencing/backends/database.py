@@ -72,8 +72,7 @@ class DatabaseBackend(LeaseBackend):
                 return _range_needed(dialect, cursor, values)
             if row[0] != holder:
                 return Held(holder=row[0], token=row[1], remaining=max(row[3], 0) / 1000, task_id=row[4])
-            if row[1] % TRIM_EVERY == 0:
-                dialect.trim(cursor, values)
+            _trim(dialect, cursor, values, row[1])
             return Granted(token=row[1], reign=row[2], remaining=min(ttl, row[3] / 1000))
 
         return self._ask(ask)
@@ -96,11 +95,12 @@ class DatabaseBackend(LeaseBackend):
 
     def advance(self, place: Place, holder: str) -> Granted | NeedsRange | Lost:
         """See the contract. A lease of another reign is lost, also when its row came back with a backup."""
-        values = values_of(place, holder=holder)
+        values = values_of(place, holder=holder, cap=self.events_cap)
 
         def ask(dialect: Dialect, cursor: Any) -> Granted | NeedsRange | Lost:
             row = dialect.advance(cursor, values | _bound(cursor))
             if row is not None:
+                _trim(dialect, cursor, values, row[0])
                 return Granted(token=row[0], reign=row[1])
             held = dialect.look(cursor, values)
             if held is None or held[0] != holder or held[2] != _reign(dialect, cursor, values):
@@ -121,11 +121,14 @@ class DatabaseBackend(LeaseBackend):
 
     def draw(self, place: Place) -> Granted | NeedsRange:
         """See the contract."""
-        values = values_of(place)
+        values = values_of(place, cap=self.events_cap)
 
         def ask(dialect: Dialect, cursor: Any) -> Granted | NeedsRange:
             row = dialect.draw(cursor, values | _bound(cursor))
-            return _range_needed(dialect, cursor, values) if row is None else Granted(token=row[0], reign=row[1])
+            if row is None:
+                return _range_needed(dialect, cursor, values)
+            _trim(dialect, cursor, values, row[0])
+            return Granted(token=row[0], reign=row[1])
 
         return self._ask(ask)
 
@@ -279,6 +282,12 @@ def _answer(connection: BaseDatabaseWrapper, dialect: Dialect, ask: Callable[[Di
         # The heartbeat's thread has no request after which Django would drop a dead connection.
         connection.close_if_unusable_or_obsolete()
         raise
+
+
+def _trim(dialect: Dialect, cursor: Any, values: Mapping[str, Any], token: int) -> None:
+    """Keep the outbox at its cap, every now and then, by any number: grants may never get those that another one gets."""
+    if token % TRIM_EVERY == 0:
+        dialect.trim(cursor, values)
 
 
 def _bound(cursor: Any) -> dict[str, bool]:

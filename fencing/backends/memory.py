@@ -206,6 +206,8 @@ class MemoryWaiter(Waiter):
     def ask(self, place: Place) -> Granted | Held | NeedsRange:
         """See the base class."""
         self._told.clear()
+        # What was heard of before may have ended: the answer tells what is left of it.
+        self._granted = None
         return self.backend.acquire_or_join(place, self)
 
     def tell(self, issued: Granted | NeedsRange) -> None:

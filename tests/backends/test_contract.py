@@ -320,6 +320,20 @@ def test_what_the_cap_drops_is_counted(store: Store, monkeypatch: pytest.MonkeyP
     assert kept[-1][:2] == ("released", 600)
 
 
+@pytest.mark.parametrize("count", ["advance", "draw"])
+def test_cap_is_kept_whichever_numbers_grants_get(store: Store, monkeypatch: pytest.MonkeyPatch, count: str) -> None:
+    """Where each grant takes one more number, grants have odd ones only."""
+    monkeypatch.setattr(type(store.backend), "events_cap", 10)
+    for _ in range(300):
+        token = store.grant("holder")
+        args = ["holder"] if count == "advance" else []
+        assert getattr(store.backend, count)(store.place(), *args) != Lost()
+        assert store.backend.release(store.place(), "holder", token)
+    kept, dropped = store.events(), store.backend.dropped_events(store.space, 0)
+    assert dropped > 0
+    assert len(kept) + dropped == 600
+
+
 def test_nothing_was_dropped_in_the_beginning(store: Store) -> None:
     assert store.backend.dropped_events(store.space, 0) == 0
     assert store.backend.dropped_events("unheard-of", 3) == 0

@@ -89,6 +89,19 @@ def test_releasing_hands_over_in_the_order_of_arrival(store: Store, queue: Queue
     assert [kind for kind, *_ in store.events()] == ["granted", "released"] * 3 + ["granted"]
 
 
+def test_what_was_told_before_the_last_question_is_no_grant(store: Store, queue: Queue) -> None:
+    """A waiter that heard of it too late asks again, and finds somebody else."""
+    token = store.grant("first")
+    waiter = queue("second")
+    store.backend.release(store.place(), "first", token)
+    assert told(store, waiter) is not None
+    let_expire(store, "second")
+    store.grant("third")
+    assert isinstance(waiter.ask(store.place()), Held)
+    assert told_nothing(store, waiter)
+    assert holder_of(store) == "third"
+
+
 def test_handed_lease_is_the_waiters(store: Store, queue: Queue) -> None:
     token = store.grant("first", ttl=500.0, info=HolderInfo(task_id="1"))
     info = HolderInfo(task_id='odd "id" {}', task_name="läger.zählen x")

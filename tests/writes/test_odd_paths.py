@@ -274,10 +274,12 @@ def test_rows_without_a_name_are_mended_with_the_fence_lifted(alias: str) -> Non
     assert set(quantities(alias)) == {"x", "y", "g\nh"}
 
 
-def test_upsert_with_the_fence_lifted_lowers_no_number(alias: str) -> None:
+@pytest.mark.parametrize("seen", [5_000_000, 2**52], ids=["from elsewhere", "invented"])
+def test_upsert_with_the_fence_lifted_lowers_no_number(alias: str, seen: int) -> None:
+    """A number that counters can follow is passed; below one that was invented the row's stays."""
     first, second = stock(alias), stock(alias, "43")
     with connections[alias].cursor() as cursor:
-        cursor.execute("UPDATE inventory_demo_stock SET last_token = 5000000 WHERE sku = '42'")
+        cursor.execute("UPDATE inventory_demo_stock SET last_token = %s WHERE sku = '42'", [seen])
     with unfenced("import", database=alias) as number:
         Stock.objects.using(alias).bulk_create(
             [Stock(sku="42", quantity=1), Stock(sku="43", quantity=1), Stock(sku="44", quantity=1)],
@@ -286,7 +288,8 @@ def test_upsert_with_the_fence_lifted_lowers_no_number(alias: str) -> None:
             update_fields=["quantity"],
         )
     rows = Stock.objects.using(alias).order_by("sku").values_list("quantity", "last_token")
-    assert list(rows) == [(1, 5_000_000), (1, number), (1, number)] and first.pk != second.pk
+    others = (1, number) if seen == 2**52 else (1, seen + 1)
+    assert list(rows) == [(1, seen) if seen == 2**52 else others, others, others] and first.pk != second.pk
 
 
 def test_row_that_is_gone_before_its_name_was_read(alias: str, outcomes: Callable[[], list[str]]) -> None:
