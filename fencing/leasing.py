@@ -6,11 +6,10 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from threading import get_ident
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
@@ -21,6 +20,7 @@ from fencing import conf, history, signals
 from fencing.acquiring import acquire
 from fencing.asynchronous import Acquisition
 from fencing.connections import open_transactions
+from fencing.entries import Entries, this_coroutine, this_thread
 from fencing.exceptions import LeaseHeldError, LeaseInsideTransactionError, ResourceMismatchError
 from fencing.leases import Lease
 from fencing.logs import tell_lease
@@ -35,32 +35,7 @@ NOT_INSIDE = "its body would run after the lease has ended"
 
 P = ParamSpec("P")
 R = TypeVar("R")
-E = TypeVar("E")
 L = TypeVar("L", Lease, tuple[Lease, ...])
-
-
-class _Entries(Generic[E]):
-    """What was entered and not left yet, by who entered: several threads, or coroutines, may share one ``lease()``."""
-
-    def __init__(self) -> None:
-        self._open: dict[Hashable, list[E]] = {}
-
-    def add(self, who: Hashable, entry: E) -> None:
-        """Remember an entry of ``who``."""
-        self._open.setdefault(who, []).append(entry)
-
-    def take(self, who: Hashable) -> E:
-        """Forget the last entry of ``who``: another one's lease may be good still, where this one's has ended.
-
-        A generator that is closed late is left by somebody else than has entered; then it is the last entry of all.
-        """
-        if who not in self._open:
-            who = next(reversed(self._open))
-        entries = self._open[who]
-        entry = entries.pop()
-        if not entries:
-            del self._open[who]
-        return entry
 
 
 class Leasing(Generic[L]):
@@ -75,8 +50,8 @@ class Leasing(Generic[L]):
         self._renew = renew
         self._using = using
         self._allow_in_transaction = allow_in_transaction
-        self._entered: _Entries[list[Lease]] = _Entries()
-        self._entered_async: _Entries[AsyncExitStack] = _Entries()
+        self._entered: Entries[list[Lease]] = Entries()
+        self._entered_async: Entries[AsyncExitStack] = Entries()
 
     def __enter__(self) -> L:
         names, give_up = self._names(), self._give_up()
@@ -86,25 +61,25 @@ class Leasing(Generic[L]):
         except BaseException:
             _leave_all(granted)
             raise
-        self._entered.add(get_ident(), granted)
+        self._entered.add(this_thread(), granted)
         return self._yielded(names, taken)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _leave_all(self._entered.take(get_ident()))
+        _leave_all(self._entered.take(this_thread()))
 
     async def __aenter__(self) -> L:
         names, give_up = self._names(), self._give_up()
         async with AsyncExitStack() as stack:
             taken = {name: await self._take_async(name, give_up, stack) for name in sorted(set(names))}
-            self._entered_async.add(_running_task(), stack.pop_all())
+            self._entered_async.add(this_coroutine(), stack.pop_all())
         return self._yielded(names, taken)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._entered_async.take(_running_task()).aclose()
+        await self._entered_async.take(this_coroutine()).aclose()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         _check_body(function)
@@ -243,13 +218,6 @@ async def _leave_async(lease: Lease) -> None:
 def _end(lease: Lease) -> None:
     lease.release()
     history.write_all_waiting()
-
-
-def _running_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
 
 
 def name_of(resource: Any, using: str) -> str:

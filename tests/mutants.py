@@ -1189,7 +1189,7 @@ MUTANTS = (
     ),
     Mutant(
         name="whoever shares a lease() leaves what it entered itself",
-        file="fencing/leasing.py",
+        file="fencing/entries.py",
         old="        self._open.setdefault(who, []).append(entry)\n",
         new="        self._open.setdefault(0, []).append(entry)\n",
         tests=(
@@ -2629,7 +2629,11 @@ def chosen() -> Sequence[Mutant]:
     parser.add_argument("--named", default="", metavar="TEXT", help="only mutants whose name has this in it")
     given = parser.parse_args()
     first, step = map(int, given.share.split("/"))
-    return [mutant for mutant in MUTANTS[first - 1 :: step] if given.named in mutant.name]
+    found = [mutant for mutant in MUTANTS[first - 1 :: step] if given.named in mutant.name]
+    if not found:
+        # Without the name of a test pytest would run them all.
+        parser.error("no mutant is chosen.")
+    return found
 
 
 def database_url() -> str:
