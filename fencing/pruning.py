@@ -109,7 +109,7 @@ def prune(
         if history is not None:
             yield _prune_grants(backend, history, forget)
         if operations is not None:
-            yield from _prune_resources(backend, now, operations, forget, dry_run=dry_run)
+            yield from _prune_resources(backend, operations, forget, dry_run=dry_run)
 
 
 def databases() -> list[str]:
@@ -134,12 +134,12 @@ def _prune_grants(backend: LeaseBackend, before: datetime, forget: Callable[...,
 
 
 def _prune_resources(
-    backend: LeaseBackend, now: datetime, before: datetime, forget: Callable[..., int], *, dry_run: bool
+    backend: LeaseBackend, before: datetime, forget: Callable[..., int], *, dry_run: bool
 ) -> Iterator[Pruned]:
     """Forget the rows whose token is older than ``before`` and than every live lease, once the floor refuses it."""
     config = backend.config
     if not dry_run:
-        _leave_mark(backend, now, before)
+        _leave_mark(backend, before)
     floor = _oldest_needed(backend, before)
     for database in databases_of(config.alias):
         forgotten = _rows("FencedResource", database).filter(namespace=config.namespace, last_token__lte=floor)
@@ -165,15 +165,16 @@ def _oldest_needed(backend: LeaseBackend, before: datetime) -> int:
     return min([issued, *(lease.token - 1 for lease in _live(backend))])
 
 
-def _leave_mark(backend: LeaseBackend, now: datetime, before: datetime) -> None:
-    """Note how far every counter of the namespace has come, for a later time that asks what is older than ``now``.
+def _leave_mark(backend: LeaseBackend, before: datetime) -> None:
+    """Note how far every counter of the namespace has come by now, for a later time that asks what is older than that.
 
-    Of the marks from before ``before`` the last one says all.
+    The time is that after the look: pruning may have begun long before, and what was issued since is younger. Of the
+    marks from before ``before`` the last one says all.
     """
     config = backend.config
     counted = min(draw_from_store(backend, place)[1] for place in _one_name_for_each_counter(backend))
     marks = _rows("TokenMark", config.database).filter(namespace=config.namespace)
-    marks.create(namespace=config.namespace, token=counted, at=now)
+    marks.create(namespace=config.namespace, token=counted, at=timezone.now())
     older = marks.filter(at__lt=before)
     older.filter(token__lt=older.aggregate(highest=Max("token"))["highest"] or 0).delete()
 

@@ -923,6 +923,13 @@ MUTANTS = (
         tests=("tests/backends/test_contract.py::test_cap_is_kept_whichever_numbers_grants_get",),
     ),
     Mutant(
+        name="a mark is no older than its numbers",
+        file="fencing/pruning.py",
+        old="token=counted, at=timezone.now())",
+        new="token=counted, at=before)",
+        tests=("tests/test_pruning.py::test_mark_is_no_older_than_the_numbers_that_it_tells_of",),
+    ),
+    Mutant(
         name="a dead waiter is skipped",
         file="fencing/backends/scripts/queue.lua",
         old="return found.err or tonumber(found[2]) > 0",

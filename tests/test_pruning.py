@@ -390,6 +390,18 @@ def test_resource_goes_once_a_mark_is_old_enough(keep: Callable[..., None]) -> N
     assert TokenMark.objects.count() == 2, "of the old marks the last one says all"
 
 
+def test_mark_is_no_older_than_the_numbers_that_it_tells_of(keep: Callable[..., None]) -> None:
+    """What is issued while the history is pruned, for hours perhaps, would be taken for as old as its beginning."""
+    keep(history=DAY, operations=DAY)
+    steps = prune()
+    next(steps)
+    granted, token = timezone.now(), grant().token
+    list(steps)
+    mark = TokenMark.objects.get()
+    assert mark.token > token
+    assert mark.at > granted
+
+
 def test_marks_of_several_counters_are_at_the_one_that_is_least_far(settings: Any) -> None:
     backends = {"default": {**settings.FENCING["BACKENDS"]["default"], "PARTITIONS": 3, "NAMESPACE": "three"}}
     settings.FENCING = {"BACKENDS": backends, "OPERATION_RETENTION": 1e-6}
