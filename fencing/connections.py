@@ -47,7 +47,9 @@ def _has_begun(connection: BaseDatabaseWrapper) -> bool:
     if connection.vendor == "sqlite":
         return bool(raw.in_transaction)
     if connection.vendor == "postgresql":
-        return getattr(getattr(raw, "info", None), "transaction_status", None) in IN_TRANSACTION
+        # Not raw.info, which both psycopgs have: every write would pay for the object that tells.
+        status = raw.pgconn.transaction_status if hasattr(raw, "pgconn") else raw.get_transaction_status()
+        return status in IN_TRANSACTION
     return bool((getattr(raw, "server_status", None) or 0) & SERVER_STATUS_IN_TRANS)
 
 
