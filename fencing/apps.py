@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.apps import AppConfig, apps
+from django.core.signals import request_finished
 from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
@@ -26,9 +27,17 @@ class FencingConfig(AppConfig):
 
             plainadmin.wrap_admin()
         post_migrate.connect(_create_floors, sender=self)
+        request_finished.connect(_write_refusals)
 
 
 def _create_floors(*, using: str, apps: Any = apps, **_kwargs: Any) -> None:
     from fencing.floors import create_floors
 
     create_floors(using=using, apps=apps)
+
+
+def _write_refusals(**_kwargs: Any) -> None:
+    """Record what waited for the end of the request's transaction: its thread may end, or take no lease any more."""
+    from fencing import history
+
+    history.write_all_waiting()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
@@ -115,11 +115,13 @@ def record_refusal(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
 
     On a database with a single writer, and inside a ``TestCase``, whose connection is the only one that sees the
     test's rows, it waits until the connection is outside a transaction. Where another writer, or a reader on SQLite,
-    keeps it out until then, it is tried again at the end of the next fenced transaction or lease of this thread.
+    keeps it out until then, it is tried again at the end of the next fenced transaction, lease or request of this
+    thread.
     """
-    tell_attempt(attempt)
+    # First of all: a filter or a handler of the log that raises may not cost the history its row.
     if wanted(attempt.outcome):
         _record_outside(connection, attempt)
+    tell_attempt(attempt)
 
 
 def _record_outside(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
@@ -129,7 +131,7 @@ def _record_outside(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
     try:
         with autocommit(connection.alias) as own:
             record(own, [attempt])
-    except (DatabaseError, FencingError) as error:
+    except (Error, FencingError, ValueError) as error:  # a ValueError: a driver that cannot encode a text
         if is_busy(error):
             # Somebody else's transaction is in the way; it is tried again like what waits for one's own.
             _waiting.setdefault(connection, []).append(attempt)
@@ -140,8 +142,12 @@ def _record_outside(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
 def write_waiting(connection: BaseDatabaseWrapper) -> None:
     """Write the refusals that waited for the end of this connection's transaction, if it has ended."""
     if not in_user_transaction(connection) and (attempts := _waiting.pop(connection, None)):
-        for attempt in attempts:
-            _record_outside(connection, attempt)
+        try:
+            while attempts:
+                _record_outside(connection, attempts.pop(0))
+        finally:
+            if attempts:  # what interrupts this costs the others nothing
+                _waiting.setdefault(connection, []).extend(attempts)
 
 
 def write_all_waiting() -> None:

@@ -98,8 +98,8 @@ def numbered(
         return take()
     except LeaseLostError as error:
         tried = tell()
-        history.record_refusal(connection, dataclasses.replace(tried, outcome="lost"))
         lease.refused[f"{tried.model} {tried.object_pk}"] = error
+        history.record_refusal(connection, dataclasses.replace(tried, outcome="lost"))
         raise
 
 
@@ -136,8 +136,9 @@ def refused(
         seen = seen_token(connection, lease)
     what = what or f"{tried.model} {tried.object_pk}"
     error = kind(lease.resource, tried.token, seen, what)
-    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))
+    # First: what the log or a signal raises instead, and the body swallows, must not let the transaction commit.
     lease.refused[what] = error
+    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))
     signals.announce(signals.write_rejected, Lease, lease=lease, error=error)
     if kind is StaleWriteError and seen is not None:
         lease.catch_up(seen, what)

@@ -81,6 +81,7 @@ DATABASE = "tests/backends/test_database.py::"
 ADMIN = "tests/admin/test_fenced_admin.py::"
 REVOKE = "tests/admin/test_revoke.py::"
 TIMELINE = "tests/admin/test_timeline.py::"
+ADMIN_SECRETS = "tests/admin/test_fenced_admin_secrets.py::"
 ADMIN_LISTS = "tests/admin/test_fenced_admin_lists.py::"
 ADMIN_PLAIN = "tests/admin/test_fenced_admin_plain.py::"
 COMMANDS = "tests/test_commands.py::"
@@ -1763,8 +1764,8 @@ MUTANTS = (
     Mutant(
         name="the drill sees refusals that are not on record",
         file="fencing/history.py",
-        old="    tell_attempt(attempt)\n    if wanted(attempt.outcome):",
-        new="    tell_attempt(attempt)\n    if False:",
+        old="    if wanted(attempt.outcome):\n        _record_outside(connection, attempt)\n    tell_attempt(attempt)",
+        new="    tell_attempt(attempt)",
         tests=(DRILL + "test_sleepers_of_the_orm_overtaken_by_saves",),
         tries=3,
     ),
@@ -2045,8 +2046,8 @@ _held = _Shared()""",
     Mutant(
         name="a refusal is logged",
         file="fencing/history.py",
-        old="    tell_attempt(attempt)\n    if wanted(attempt.outcome):",
-        new="    if wanted(attempt.outcome):",
+        old="        _record_outside(connection, attempt)\n    tell_attempt(attempt)",
+        new="        _record_outside(connection, attempt)",
         tests=(HISTORY + "test_log_lines_have_named_fields[none]",),
     ),
     Mutant(
@@ -2348,9 +2349,9 @@ _held = _Shared()""",
         tests=("tests/admin/test_export.py::test_no_text_is_a_formula",),
     ),
     Mutant(
-        name="an export holds no formula after a semicolon, which ends a cell where the comma is the decimal sign",
+        name="an export holds no formula after a semicolon or a tab, which can end a cell",
         file="fencing/admin/export.py",
-        old="(^|[;\\r\\n])(?=",
+        old="(^|[;\\t\\r\\n])(?=",
         new="(^)(?=",
         tests=("tests/admin/test_export.py::test_no_part_of_a_text_is_a_formula_where_semicolons_end_cells",),
     ),
@@ -2434,9 +2435,58 @@ _held = _Shared()""",
     Mutant(
         name="a row of a list of the admin that nobody touched is not written",
         file="fencing/admin/fencedforms.py",
-        old="field.show_hidden_initial = not (field.disabled or isinstance(field, forms.FileField))",
+        old="field.show_hidden_initial = not (field.disabled or unseen)",
         new="pass",
         tests=(ADMIN_LISTS + "test_a_row_that_nobody_touched_here_is_no_conflict",),
+    ),
+    Mutant(
+        name="a log that raises costs no refusal its row",
+        file="fencing/history.py",
+        old="    if wanted(attempt.outcome):\n        _record_outside(connection, attempt)\n    tell_attempt(attempt)\n",
+        new="    tell_attempt(attempt)\n    if wanted(attempt.outcome):\n        _record_outside(connection, attempt)\n",
+        tests=("tests/test_history.py::test_log_that_raises_costs_no_refusal_its_row",),
+    ),
+    Mutant(
+        name="a refusal is remembered before anybody is told of it",
+        file="fencing/writes.py",
+        old="    lease.refused[what] = error\n    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n",
+        new="    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n    lease.refused[what] = error\n",
+        tests=("tests/test_history.py::test_log_that_raises_lets_no_refused_transaction_commit",),
+    ),
+    Mutant(
+        name="whatever keeps a refusal from the history, it stays a refusal",
+        file="fencing/history.py",
+        old="except (Error, FencingError, ValueError) as error:",
+        new="except (DatabaseError, FencingError) as error:",
+        tests=("tests/test_history.py::test_whatever_keeps_a_refusal_from_the_history_it_stays_a_refusal",),
+    ),
+    Mutant(
+        name="what interrupts the writing of refusals that waited costs the others nothing",
+        file="fencing/history.py",
+        old="_waiting.setdefault(connection, []).extend(attempts)",
+        new="pass",
+        tests=("tests/test_history.py::test_what_interrupts_the_writing_of_waiting_refusals_costs_the_others_nothing",),
+    ),
+    Mutant(
+        name="refusals that waited are written when the request ends",
+        file="fencing/apps.py",
+        old="        request_finished.connect(_write_refusals)\n",
+        new="",
+        tests=("tests/test_history.py::test_refusal_in_a_request_outlives_its_rollback",),
+    ),
+    Mutant(
+        name="a list of the admin has no hidden input with what an input never shows",
+        file="fencing/admin/fencedforms.py",
+        old="unseen = isinstance(field, forms.FileField) or is_secret(field)",
+        new="unseen = isinstance(field, forms.FileField)",
+        tests=(ADMIN_SECRETS + "test_no_hidden_input_has_a_secret",),
+    ),
+    Mutant(
+        name="a refused form of the admin does not tell what an input never shows",
+        file="fencing/admin/fencedforms.py",
+        old="if name == self._meta.model._meta.pk.name or is_secret(field):",
+        new="if name == self._meta.model._meta.pk.name:",
+        tests=(ADMIN_SECRETS + "test_a_refused_form_tells_no_secret",),
     ),
     Mutant(
         name="the admin takes leases for no more rows than its limit",

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.core.handlers.base import BaseHandler
-from django.db import IntegrityError, OperationalError, connection, connections, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, connection, connections, transaction
 from django.http import HttpResponse
 from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 
-from fencing import LeaseBackendError, StaleWriteError, collector, history, lease, unfenced
+from fencing import LeaseBackendError, StaleReadError, StaleWriteError, collector, history, lease, unfenced
 from fencing.acquiring import acquire
 from fencing.backends import get_backend
 from fencing.backends.base import GrantEvent, HolderInfo
@@ -460,5 +461,92 @@ def test_refusal_in_a_request_outlives_its_rollback(alias: str, refused_write: C
             BaseHandler().make_view_atomic(view)(RequestFactory().get("/"))
     finally:
         settings["ATOMIC_REQUESTS"] = before
-    history.write_all_waiting()
+    HttpResponse().close()  # which ends the request; its thread takes no lease any more
     assert stale_lines(alias) == 1
+
+
+class _Broken(logging.Filter):
+    """A filter of the project's own that stumbles over what it does not know."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, "event", "") == "refused":
+            raise LookupError("no such field")
+        return True
+
+
+@pytest.fixture
+def broken_log() -> Iterator[None]:
+    broken, logger = _Broken(), logging.getLogger("fencing")
+    level = logger.level
+    logger.addFilter(broken)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeFilter(broken)
+
+
+@pytest.mark.usefixtures("broken_log")
+def test_log_that_raises_costs_no_refusal_its_row(alias: str, refused_write: Callable[[], None]) -> None:
+    with pytest.raises(LookupError):
+        refused_write()
+    assert stale_lines(alias) == 1
+
+
+@pytest.mark.usefixtures("broken_log")
+def test_log_that_raises_lets_no_refused_transaction_commit(alias: str) -> None:
+    """The body takes what the log raised for something harmless; the refusal is remembered all the same."""
+    for sku in ("42", "43"):
+        Stock.objects.using(alias).create(sku=sku)
+    late, other = Stock.objects.using(alias).order_by("sku")
+    with lease(late):
+        Stock.objects.using(alias).get(sku="42").save()
+    with pytest.raises(StaleReadError), lease([late, other]) as (held, _other), held.atomic(using=alias):
+        other.quantity = 7
+        other.save()
+        with contextlib.suppress(LookupError):
+            late.save()
+    other.refresh_from_db()
+    assert other.quantity != 7
+
+
+@pytest.mark.parametrize("alias", ["default"])
+@pytest.mark.parametrize(
+    "failure", [InterfaceError("connection already closed"), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates")]
+)
+def test_whatever_keeps_a_refusal_from_the_history_it_stays_a_refusal(
+    refused_write: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    failure: Exception,
+) -> None:
+    """An ``InterfaceError`` is no ``DatabaseError`` of Django's, and what a driver cannot encode is neither."""
+
+    def fail(*_args: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(history, "record", fail)
+    with pytest.raises(StaleWriteError):
+        refused_write()
+    assert "could not be recorded" in caplog.text
+
+
+@pytest.mark.parametrize("alias", ["lite"])
+def test_what_interrupts_the_writing_of_waiting_refusals_costs_the_others_nothing(
+    refused_write: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with transaction.atomic(using="lite"):
+        for _ in range(3):
+            with contextlib.suppress(StaleWriteError):
+                refused_write()
+    with monkeypatch.context() as patch:
+
+        def interrupted(*_args: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(history, "record", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            history.write_all_waiting()
+    history.write_all_waiting()
+    assert stale_lines("lite") == 2

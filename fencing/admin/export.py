@@ -30,8 +30,9 @@ MAX_ROWS = 100_000
 BATCH = 2_000
 
 # A spreadsheet takes a text that begins so for a formula, some also after white space or written in full width. Where
-# the comma is the decimal sign a file's cells end at semicolons and new lines, between quotes or not.
-FORMULA = re.compile('(^|[;\r\n])(?=[\\s"]*[-=+@\uff1d\uff0b\uff0d\uff20])|^(?=\\s)')
+# the comma is the decimal sign a file's cells end at semicolons and new lines, between quotes or not; and LibreOffice
+# offers to end them at tabs, too.
+FORMULA = re.compile('(^|[;\t\r\n])(?=[\\s"]*[-=+@\uff1d\uff0b\uff0d\uff20])|^(?=\\s)')
 BOM = "\N{BYTE ORDER MARK}"  # spreadsheets take a file without it for one of Windows' old encodings
 
 

@@ -59,8 +59,10 @@ class FencedForm(BaseForm):
     def fence_show_present(self) -> None:
         """Tell at each field that differs what the row holds now."""
         for name, field in self.fields.items():
+            if name == self._meta.model._meta.pk.name or is_secret(field):
+                continue
             present = self.get_initial_for_field(field, name)
-            if name != self._meta.model._meta.pk.name and field.has_changed(present, self[name].data):
+            if field.has_changed(present, self[name].data):
                 self.add_error(name, _("Now: %(value)s") % {"value": shown(field, present)})
 
     def _post_clean(self) -> None:
@@ -117,7 +119,8 @@ class FencedRowForm(FencedForm):
         if not self.instance._state.adding:
             for field in self.fields.values():
                 # Django's own way to tell what was shown from what was typed.
-                field.show_hidden_initial = not (field.disabled or isinstance(field, forms.FileField))
+                unseen = isinstance(field, forms.FileField) or is_secret(field)
+                field.show_hidden_initial = not (field.disabled or unseen)
 
     def has_changed(self) -> bool:
         """Django's; what was typed over values that came back as a conflict is meant, also if it is the first value."""
@@ -210,6 +213,13 @@ def form_class(kind: type[FencedForm], form: Any, edit: Edit | None) -> Any:
 def formset_class(formset: Any, edit: Edit | None) -> Any:
     """A formset class with :class:`FencedFormSet` added."""
     return type(formset.__name__, (FencedFormSet, formset), {"fence_edit": edit, "__module__": formset.__module__})
+
+
+def is_secret(field: Any) -> bool:
+    """Whether the field's input never shows what the row holds: then no hidden input and no message may do so either."""
+    widget = field.widget
+    parts = getattr(widget, "widgets", (widget,))
+    return any(isinstance(part, forms.PasswordInput) and not part.render_value for part in parts)
 
 
 def shown(field: Any, value: Any) -> str:

@@ -111,7 +111,7 @@ def test_numbers_are_exact_and_times_have_an_offset(admin_client: Any, settings:
 
 @pytest.mark.parametrize(
     "text",
-    ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", " x", "\uff1d1", '=HYPERLINK("http://evil.example","x")'],
+    ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", " =1", " x", "\uff1d1", '=HYPERLINK("http://evil.example","x")'],
 )
 def test_no_text_is_a_formula(admin_client: Any, text: str) -> None:
     write(7, object_pk=text, operation=text)
@@ -128,6 +128,8 @@ def test_no_text_is_a_formula(admin_client: Any, text: str) -> None:
         ('a;"=1"', 'a;\'"=1"'),
         ("a\n=1\r+1", "a\n'=1\r'+1"),
         ("\r=1", "'\r'=1"),
+        ("\t=1", "'\t'=1"),
+        ("a\t=1\t @SUM(A1)", "a\t'=1\t' @SUM(A1)"),
         ("\n=1", "'\n'=1"),
     ],
 )
