@@ -10,12 +10,20 @@ from weakref import WeakKeyDictionary
 
 from django.db import DatabaseError, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.transaction import Atomic
 from django.utils import timezone
 
 from fencing import conf
 from fencing.backends import get_backend
 from fencing.collector import merge
-from fencing.connections import autocommit, in_test_environment, in_testcase, in_user_transaction, initialized
+from fencing.connections import (
+    autocommit,
+    in_test_environment,
+    in_testcase,
+    in_user_transaction,
+    initialized,
+    testcase_block,
+)
 from fencing.databases import is_busy
 from fencing.exceptions import FencingError
 from fencing.heartbeat import chores
@@ -30,7 +38,8 @@ MAX_PK_LENGTH = 200
 COLLECT_EVERY = 1.0
 COLLECT_BATCH = 500
 
-_waiting: WeakKeyDictionary[BaseDatabaseWrapper, list[Attempt]] = WeakKeyDictionary()
+# Each with the transaction of the ``TestCase`` that it was tried in, if any.
+_waiting: WeakKeyDictionary[BaseDatabaseWrapper, list[tuple[Attempt, Atomic | None]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +135,7 @@ def record_refusal(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
 
 def _record_outside(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
     if (connection.vendor == "sqlite" or in_testcase(connection)) and in_user_transaction(connection):
-        _waiting.setdefault(connection, []).append(attempt)
+        _wait(connection, attempt)
         return
     try:
         with autocommit(connection.alias) as own:
@@ -134,9 +143,13 @@ def _record_outside(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
     except (Error, FencingError, ValueError) as error:  # a ValueError: a driver that cannot encode a text
         if is_busy(error):
             # Somebody else's transaction is in the way; it is tried again like what waits for one's own.
-            _waiting.setdefault(connection, []).append(attempt)
+            _wait(connection, attempt)
             return
         logger.exception("A refused write could not be recorded: %r", attempt)
+
+
+def _wait(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
+    _waiting.setdefault(connection, []).append((attempt, testcase_block(connection)))
 
 
 def write_waiting(connection: BaseDatabaseWrapper) -> None:
@@ -144,7 +157,10 @@ def write_waiting(connection: BaseDatabaseWrapper) -> None:
     if not in_user_transaction(connection) and (attempts := _waiting.pop(connection, None)):
         try:
             while attempts:
-                _record_outside(connection, attempts.pop(0))
+                attempt, test = attempts.pop(0)
+                # A test that is over was rolled back with all it did: the next one has refused nothing.
+                if test is None or test in connection.atomic_blocks:
+                    _record_outside(connection, attempt)
         finally:
             if attempts:  # what interrupts this costs the others nothing
                 _waiting.setdefault(connection, []).extend(attempts)

@@ -154,8 +154,9 @@ def assert_nothing_refused(resource: Any = None, *, using: str = DEFAULT_ALIAS, 
 def grants(resource: Any, *, using: str = DEFAULT_ALIAS) -> list[TokenGrant]:
     """The grants of a resource, the oldest first, collected from the store now."""
     history.collect(using)
-    database = get_backend(using).config.database
-    return list(TokenGrant._base_manager.using(database).filter(resource=name_of(resource, using)).order_by("token"))
+    config = get_backend(using).config
+    found = TokenGrant._base_manager.using(config.database).filter(namespace=config.namespace)
+    return list(found.filter(resource=name_of(resource, using)).order_by("token"))
 
 
 def _overtake(held: Lease, newer: Callable[[], Any] | None, database: str | None) -> None:
@@ -176,7 +177,10 @@ def _attempts(resource: Any, using: str, database: str | None) -> list[FencedWri
     history.write_all_waiting()
     found = FencedWrite._base_manager.order_by("id")
     found = found if database is None else found.using(database)
-    return list(found if resource is None else found.filter(resource=name_of(resource, using)))
+    if resource is None:
+        return list(found)
+    namespace = get_backend(using).config.namespace
+    return list(found.filter(namespace=namespace, resource=name_of(resource, using)))
 
 
 def _told(found: list[FencedWrite]) -> str:

@@ -22,6 +22,7 @@ from fencing.testing import (
     pause_after_acquire,
     stale_holder,
 )
+from fencing.tokens import place_of
 from inventory_demo.models import Stock
 from inventory_demo.tasks import apply_delta
 
@@ -153,3 +154,52 @@ class OutsideDatabases(PlainTestCase):
         with leases_in_memory():
             assert type(get_backend()).__name__ == "MemoryBackend"
         assert type(get_backend()) is before
+
+
+class NextTest(TestCase):
+    """What a test has left waiting for the end of its transaction was rolled back with it."""
+
+    def refuse(self) -> None:
+        self.enterContext(leases_in_memory())
+        stock = Stock.objects.create(sku="42")
+        with transaction.atomic(), lease(stock, renew=False, allow_in_transaction=True) as held:
+            backend = get_backend()
+            backend.revoke(place_of(backend, held.resource), held.token)
+            Context().run(self.overtake)
+            with pytest.raises(StaleWriteError):
+                stock.save()
+
+    @staticmethod
+    def overtake() -> None:
+        with lease(RESOURCE, allow_in_transaction=True) as newer, newer.atomic():
+            pass
+
+    def test_it_is_on_record_in_the_same_test(self) -> None:
+        self.refuse()
+        assert_outcomes(RESOURCE, "stale")
+
+    def test_refusal_of_one_test_is_none_of_the_next(self) -> None:
+        """A test and the next one, as far as the database knows: each in a transaction that ``TestCase`` rolls back."""
+        blocks = self._enter_atomics()  # type: ignore[attr-defined]
+        self.refuse()
+        self._rollback_atomics(blocks)  # type: ignore[attr-defined]
+        assert_nothing_refused()
+        assert_outcomes(RESOURCE)
+
+
+TWO = {alias: {"BACKEND": "fencing.backends.memory.MemoryBackend", "NAMESPACE": alias} for alias in ("default", "b")}
+
+
+@pytest.mark.django_db
+def test_one_resource_in_two_namespaces_is_two(settings: Any) -> None:
+    settings.FENCING = {"BACKENDS": TWO, "RECORD": "all"}
+    stock = Stock.objects.create(sku="42")
+    with lease(RESOURCE, using="b"):
+        pass
+    with lease(stock) as held:
+        stock.save()
+    assert_outcomes(stock, "accepted")
+    assert_outcomes(RESOURCE, using="b")
+    assert outcomes() == ["accepted"]
+    assert [grant.token for grant in grants(stock)] == [held.token]
+    assert [grant.namespace for grant in grants(RESOURCE, using="b")] == ["b"]
