@@ -9,7 +9,8 @@ from typing import Any
 from django.db import connections
 from django.db.models.deletion import Collector
 
-from fencing.deletes import carry_out, fenced_rows
+from fencing.bulkwrites import update_rows
+from fencing.deletes import carry_out, fenced_rows, rows_set_by_database
 from fencing.lockedrows import fenced_steps
 
 Deleted = tuple[int, dict[str, int]]
@@ -27,11 +28,14 @@ def fenced(delete: Callable[[Any], Deleted]) -> Callable[[Any], Deleted]:
     @wraps(delete)
     def fenced_delete(self: Any) -> Deleted:
         _update_through_fence(self)
+        to_set = rows_set_by_database(self)
         reached = () if getattr(self, "fencing_judged", False) else fenced_rows(self)
-        if not reached:
+        if not (reached or to_set):
             return delete(self)
         connection = connections[self.using]
         with fenced_steps(connection):
+            for rows, values in to_set:
+                update_rows(rows, values)
             return carry_out(connection, reached, lambda: delete(self))
 
     fenced_delete.fencing = True  # type: ignore[attr-defined]

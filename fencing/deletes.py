@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, QuerySet
-from django.db.models.deletion import Collector
+from django.db.models.deletion import Collector, get_candidate_relations_to_delete
 
 from fencing.exceptions import RowMissingError
 from fencing.leases import Lease
@@ -151,22 +151,61 @@ def _followed_into_database(collector: Any, *, keep_parents: bool) -> Any:
     return followed
 
 
+def rows_set_by_database(collector: Any) -> list[tuple[QuerySet[Any], dict[str, Any]]]:
+    """The fenced rows whose foreign keys the database itself is going to set, and to what.
+
+    ``DB_SET_NULL`` and ``DB_SET_DEFAULT``, from Django 6.1 on: the guard refuses what the database does so, but on
+    MariaDB, where it sees nothing of it.
+    """
+    models = [*collector.data, *(queryset.model for queryset in collector.fast_deletes)]
+    if not any(map(_database_sets_fenced, models)):
+        return []
+    # Parents that go as well are in the collector by themselves; those that are kept keep what refers to them.
+    followed = _followed_into_database(collector, keep_parents=True)
+    found = []
+    for model, objects in followed.data.items():
+        for relation in _relations_set(model):
+            field: Any = relation.field
+            if relation.model._meta.concrete_model is not model._meta.concrete_model:
+                continue
+            value = None if field.remote_field.on_delete.operation == "SET NULL" else field._db_default_expression
+            manager = field.model._base_manager.using(collector.using)
+            for batch in collector.get_del_batches(list(objects), [field]):
+                found.append((manager.filter(**{f"{field.name}__in": batch}), {field.name: value}))
+    return found
+
+
 @cache
-def _database_reaches_fenced(model: type[Model]) -> bool:
-    """Whether the database itself deletes fenced rows with those of ``model``: ``DB_CASCADE``, from Django 6.1 on."""
-    pending, seen = [model], set()
+def _deleted_by_database(model: type[Model]) -> frozenset[type[Model]]:
+    """The models whose rows the database itself deletes with those of ``model``: ``DB_CASCADE``, from Django 6.1 on."""
+    pending = [model]
+    found: set[type[Model]] = set()
     while pending:
-        present = pending.pop()
-        if present in seen:
-            continue
-        seen.add(present)
-        for relation in present._meta.related_objects:
-            if getattr(relation.on_delete, "operation", "") == "CASCADE":
-                child = relation.related_model
-                if _owns_row(child):
-                    return True
-                pending.append(child)
-    return False
+        children = {one.related_model for one in _relations(pending.pop(), "CASCADE")} - found
+        pending += children
+        found |= children
+    return frozenset(found)
+
+
+def _database_reaches_fenced(model: type[Model]) -> bool:
+    """Whether the database itself deletes fenced rows with those of ``model``."""
+    return any(map(_owns_row, _deleted_by_database(model)))
+
+
+@cache
+def _database_sets_fenced(model: type[Model]) -> bool:
+    """Whether the database itself sets foreign keys of fenced rows when it deletes those of ``model``."""
+    return any(_relations_set(one) for one in (model, *_deleted_by_database(model)))
+
+
+def _relations_set(model: type[Model]) -> list[Any]:
+    return [one for one in _relations(model, "SET NULL", "SET DEFAULT") if _is_fenced(one.related_model)]
+
+
+def _relations(model: type[Model], *operations: str) -> list[Any]:
+    """The foreign keys to a model that the database itself acts on, those without a related name among them."""
+    relations: Any = get_candidate_relations_to_delete(model._meta)
+    return [one for one in relations if getattr(one.on_delete, "operation", "") in operations]
 
 
 def _is_fenced(model: type[Model]) -> bool:

@@ -20,7 +20,7 @@ from fencing.fields import TokenField
 from fencing.guards import FenceGuard
 from fencing.leases import Lease
 from fencing.lifting import lifted
-from fencing.naming import ModelFence, as_read, fence_of, name_of_new, owns_token
+from fencing.naming import ModelFence, as_read, fence_of, name_of_new, owns_token, settle_name
 from fencing.querysets import FencedManager, FencedQuerySet
 from fencing.readrow import ReadRow, key_in
 from fencing.scope import find_lease, held_leases, holding, require_lease
@@ -202,6 +202,8 @@ class FencedModel(ReadRow):
         if raw and number is None:
             token, lease = imported_token(self.last_token), None
         else:
+            if not raw:
+                settle_name(self)
             token, lease = number or 0, None if number is not None else self._fence_lease_to_create(fence)
         before = self.last_token
         with lockedrows.fenced_steps(connection) if lease else nullcontext():
@@ -214,6 +216,7 @@ class FencedModel(ReadRow):
             inserted = self._fence_inserted(fence, rows, returning_fields)
             key = key_in(fence, inserted)
             if lease:
+                self._fence_ensure_inserted_as(fence, lease, inserted)
                 lease.accepted += 1
                 history.record(connection, [attempt(lease, fence, key, self.last_token, action="insert", seen=None)])
         self._fence_pin, self._fence_loaded = self.last_token, inserted
@@ -228,6 +231,11 @@ class FencedModel(ReadRow):
         returned = zip((field.attname for field in returning_fields), rows[0] if rows else (), strict=False)
         wanted = (*fence.attributes, *fence.keys)
         return fence.present(self, wanted) | {name: value for name, value in returned if name in wanted}
+
+    def _fence_ensure_inserted_as(self, fence: ModelFence, lease: Lease, inserted: Mapping[str, Any]) -> None:
+        """Undo an INSERT of a field that made another value than it had given for the name."""
+        if fence.name(inserted) != lease.resource:
+            raise ResourceMismatchError(lease.resource, fence.name(inserted), f"creating {fence.label}")
 
     def _fence_lease_to_create(self, fence: ModelFence) -> Lease | None:
         """The held lease of the new row's resource; None while its name, made of a key to come, is unknown."""
@@ -245,6 +253,8 @@ class FencedModel(ReadRow):
             return
         lease.ensure_mine()
         fence = fence_of(type(self))
+        if self._state.adding:
+            settle_name(self)
         name = name_of_new(self) if self._fence_is_unread(fence) else self.fence_name()
         if lease.resource != name or lease.using != fence.using:
             alias = f" of backend {fence.using!r}, the lease is of {lease.using!r}" * (lease.using != fence.using)

@@ -216,7 +216,7 @@ class Lease:
 
     def mend(self, connection: BaseDatabaseWrapper, what: str) -> None:
         """Forget that a write of ``what`` was refused, for another one was accepted; in a transaction with its commit."""
-        if what not in self.refused:
+        if what not in self.refused or self._is_mended(what, self.refused[what]):
             return
         mend = self._mends[what] = _Mend(self, connection, what, self.refused[what])
         if connection.in_atomic_block:
@@ -227,7 +227,7 @@ class Lease:
 
     def unmended(self) -> list[WriteRejectedError | LeaseLostError]:
         """The refusals that no accepted write of the same row has made good, as far as nothing is rolled back any more."""
-        return [error for what, error in self.refused.items() if not self._is_mended(what, error)]
+        return [error for what, error in [*self.refused.items()] if not self._is_mended(what, error)]
 
     def _is_mended(self, what: object, refusal: Exception) -> bool:
         mend = self._mends.get(what)

@@ -12,6 +12,8 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from django.db.models import Field
+
 from fencing.conf import MAX_RESOURCE_LENGTH
 
 if TYPE_CHECKING:
@@ -140,6 +142,12 @@ class ModelFence:
         return tuple(attribute for _placeholder, attribute in self.fields)
 
     @cached_property
+    def made(self) -> tuple[str, ...]:
+        """Those whose fields make their values as they are saved, a slug of a title for example."""
+        fields: list[Any] = [self.owner._meta.get_field(one) for one in self.attributes]
+        return tuple(field.attname for field in fields if type(field).pre_save is not Field.pre_save)
+
+    @cached_property
     def keys(self) -> tuple[str, ...]:
         """The attributes that hold the row's primary key."""
         return tuple(field.attname for field in self.owner._meta.pk_fields)
@@ -176,7 +184,10 @@ class ModelFence:
 def as_read(field: Any, value: Any) -> Any:
     """A value of a field as the database will give it back: a field may keep another than it was given."""
     value = field.to_python(value)
-    if value is None or hasattr(field, "from_db_value"):
+    kept = field
+    while kept.remote_field:
+        kept = kept.target_field
+    if value is None or hasattr(kept, "from_db_value"):
         return value
     return field.to_python(field.get_prep_value(value))
 
@@ -230,6 +241,14 @@ def owner_of(model: type[Model]) -> type[Model]:
 def owns_token(model: type[Model]) -> bool:
     """Whether ``last_token`` stands in this model's own table."""
     return any(field.attname == "last_token" for field in model._meta.local_concrete_fields)
+
+
+def settle_name(instance: Model) -> None:
+    """Let the fields of a new instance's name that make their value as they are saved make it now."""
+    fence = fence_of(type(instance))
+    for one in fence.made:
+        field: Any = fence.owner._meta.get_field(one)
+        setattr(instance, one, field.pre_save(instance, True))
 
 
 def name_of_new(instance: Model) -> str:

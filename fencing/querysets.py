@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from django.db import IntegrityError, connections, models, router
 
 from fencing import bulkwrites, conflicts, deletes, history, lockedrows
-from fencing.exceptions import LeaseRequiredError, StaleWriteError
+from fencing.exceptions import LeaseRequiredError, ResourceMismatchError, StaleWriteError
 from fencing.guards import guard_name_of
 from fencing.leases import Lease
 from fencing.lifting import lifted
 from fencing.maintenance import number_for
-from fencing.naming import fence_of, name_of_new
+from fencing.naming import fence_of, name_of_new, settle_name
 from fencing.scope import find_lease, held_leases
 from fencing.statements import attempt
 from fencing.writes import record_unfenced
@@ -188,6 +188,9 @@ class FencedQuerySet(models.QuerySet[M]):
             obj.last_token = 0 if lease is None else tokens[lease]  # type: ignore[attr-defined]
         try:
             created = super().bulk_create(objs, **options)
+            for obj, lease in zip(objs, leases, strict=True):
+                if fence.made and lease is not None and name_of_new(obj) != lease.resource:
+                    raise ResourceMismatchError(lease.resource, name_of_new(obj), f"creating {fence.label}")
             if options["update_conflicts"]:
                 for held, token in tokens.items():
                     mine = [obj for obj, lease in zip(objs, leases, strict=True) if lease is held]
@@ -231,6 +234,7 @@ class FencedQuerySet(models.QuerySet[M]):
 
     def _lease_to_create(self, obj: M, *, needed: bool) -> Lease | None:
         fence = fence_of(self.model)
+        settle_name(obj)
         name = name_of_new(obj)
         lease = find_lease(name, fence.using) if name else None
         if lease is None and (needed or fence.inserts):

@@ -37,7 +37,8 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
     bound = bounds_idling(connection, lease)
     recorded = write.fence.label if history.wanted(history.ACCEPTED) else None
     kept: dict[Any, Any] = {meta.get_field(one): value for one, value in write.named.items()}
-    columns = tuple([one.column for one in kept])
+    names = {one.column: one.get_db_prep_save(value, connection) for one, value in kept.items()}
+    columns = tuple([(column, isinstance(value, str)) for column, value in names.items()])
     text = row_text(update, table, key, bound, has_begun(connection, lease), write.compares, recorded, columns)
     # Of the types that the columns have: small integers would else be of other types, and each prepared apart.
     big = connection.ops.adapt_integerfield_value
@@ -46,7 +47,7 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
         text,
         {
             **params,
-            **{f"name{number}": one.get_db_prep_save(kept[one], connection) for number, one in enumerate(kept)},
+            **{f"name{number}": value for number, value in enumerate(names.values())},
             "namespace": lease.namespace,
             "resource": lease.resource,
             "grant_token": big(lease.token, "BigIntegerField"),
@@ -74,7 +75,7 @@ def row_text(
     begun: bool,
     compares: bool,
     recorded: str | None,
-    columns: tuple[str, ...] = (),
+    columns: tuple[tuple[str, bool], ...] = (),
 ) -> str:
     """The statement around an UPDATE of one row, which ends in the condition on its key.
 
@@ -86,11 +87,15 @@ def row_text(
         begun: whether it is inside the lease's own fenced transaction.
         compares: whether the row must be the one that was read.
         recorded: the model's label for the history; None to leave nothing there.
-        columns: those that must still hold ``name0``, ``name1``, …, which the row's name was made of.
+        columns: those that must still hold ``name0``, ``name1``, …, which the row's name was made of; whether it is text,
+            of which a collation may take other text for equal.
     """
     parts = [f"bound AS MATERIALIZED (SELECT {named(IDLE_BOUND, ['idle', 'idle'])})"] if bound else []
     compare = " AND old.seen = %(seen)s" if compares else " AND old.named" if columns else ""
-    alike = " AND ".join(f"t.{quoted(column)} = %(name{number})s" for number, column in enumerate(columns))
+    bytewise = '::text COLLATE "C"'
+    alike = " AND ".join(
+        f"t.{quoted(column)}{bytewise * is_text} = %(name{number})s" for number, (column, is_text) in enumerate(columns)
+    )
     seen = f"t.last_token AS seen{f', {alike} AS named' if columns else ''}"
     parts += [
         f"old AS MATERIALIZED (SELECT {seen} FROM {quoted(table)} t{', bound' if bound else ''} "

@@ -66,8 +66,8 @@ def send_steps(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, t
             seen = lock_row(connection, lease, write)
             passed = seen is not None and pass_resource(connection, lease, begun=has_begun(connection, lease))
             rows: Any = 0
-            if passed:
-                condition = {"last_token": write.pin} if write.compares else write.named
+            if passed and keeps_name(connection, write):
+                condition = {"last_token": write.pin} if write.compares else {}
                 matched = plain(write.fence.owner, connection.alias).filter(
                     pk=write.pk, last_token__lt=token, **condition
                 )
@@ -101,6 +101,14 @@ def lock_row(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite) -> 
     bound_idling(connection, lease)
     tokens = plain(write.fence.owner, connection.alias).filter(pk=write.pk).values_list("last_token", flat=True)
     return locked(tokens).first()
+
+
+def keeps_name(connection: BaseDatabaseWrapper, write: RowWrite) -> bool:
+    """Whether a locked row still holds what is named: compared here, because a collation may take other text for equal."""
+    if not write.named:
+        return True
+    row = locked(plain(write.fence.owner, connection.alias).filter(pk=write.pk).values(*write.named)).first()
+    return row == dict(write.named)
 
 
 def has_begun(connection: BaseDatabaseWrapper, lease: Lease) -> bool:

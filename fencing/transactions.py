@@ -30,6 +30,7 @@ from fencing.exceptions import (
     LeaseLostError,
     OperationMismatchError,
     StaleWriteError,
+    WriteRejectedError,
 )
 from fencing.history import Attempt
 from fencing.mariadb import ensure_marked, forget_mark, mark_transaction
@@ -74,6 +75,7 @@ class FencedTransaction:
         self._joined = False
         self._mark = ""
         self._earlier: tuple[Exception, ...] = ()
+        self._refused_before: dict[object, WriteRejectedError | LeaseLostError] = {}
         self._accepted_before = 0
         self._bound_until = 0.0
         self._atomic: AbstractContextManager[None] = nullcontext()
@@ -81,6 +83,7 @@ class FencedTransaction:
     def __enter__(self) -> FencedTransaction:
         self.lease.ensure_mine()
         self._earlier = tuple(self.lease.unmended())
+        self._refused_before = dict(self.lease.refused)
         self._accepted_before = self.lease.accepted
         self._bound_until = monotonic() + self.lease.remaining() - ROUNDING
         connection = connections[self._using]
@@ -267,6 +270,7 @@ class FencedTransaction:
         """``_leave``; what was refused and accepted inside is undone with all the rest."""
         if not self._joined and error is not None:
             self.lease.refused.clear()
+            self.lease.refused.update(self._refused_before)
             self.lease.accepted = self._accepted_before
         self._leave(connection, error)
 

@@ -75,6 +75,18 @@ class Tag(FencedModel):
     text = models.CharField(max_length=20, default="")
 
 
+class Label(FencedModel):
+    """A row that the database takes off its unfenced parent, from Django 6.1 on; the parent does not know of it."""
+
+    shelf = models.ForeignKey(Shelf, getattr(models, "DB_SET_NULL", models.SET_NULL), null=True, related_name="+")
+
+
+class Hook(FencedModel):
+    """A row that the database deletes with its unfenced parent, which does not know of it, from Django 6.1 on."""
+
+    shelf = models.ForeignKey(Shelf, getattr(models, "DB_CASCADE", models.CASCADE), related_name="+")
+
+
 class Parcel(FencedModel):
     """A key that is preset, and an INSERT that needs a lease."""
 

@@ -121,7 +121,8 @@ CONCLUSION = """\
   of them is written, and each must be read again before it is saved.
 - A row that is created while a delete that would take it along is under way is not deleted; the database's foreign key then
   refuses the delete, as an `IntegrityError`. With `DB_CASCADE` it is the database that deletes, and takes such a row along
-  if its number is lower than the one that the delete has named to the guard.
+  if its number is lower than the one that the delete has named to the guard. What `DB_SET_NULL` and `DB_SET_DEFAULT` would
+  set is set before the delete, under the leases of its rows.
 - A refusal leaves the caller's transaction as it was, and its line in the history outlives that transaction.
 - `TRUNCATE`, `DROP`, and triggers that an administrator disables are not fenced. PostgreSQL fires none where
   `session_replication_role` is `replica`: what logical replication brings, `pg_restore --disable-triggers`.

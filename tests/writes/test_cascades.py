@@ -14,7 +14,7 @@ from fencing import LeaseRequiredError, ResourceMismatchError, StaleWriteError, 
 from fencing.models import FencedWrite
 from fencing.scope import holding
 from tests.concurrency import BOUND, threads
-from tests.shop.models import Bin, ColdPallet, Crate, Pallet, Shelf, Tag, Warehouse
+from tests.shop.models import Bin, ColdPallet, Crate, Hook, Label, Pallet, Shelf, Tag, Warehouse
 
 pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
 
@@ -164,6 +164,30 @@ def test_cascade_by_the_database(alias: str, overtaken: Pair) -> None:
         "stale",
         "accepted",
     ]
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_rows_that_the_database_sets_or_deletes_unknown_to_their_parent(
+    alias: str, overtaken: Pair, many: bool
+) -> None:
+    """MariaDB's guard sees nothing of it, the others refuse it whoever holds the lease."""
+    shelf = Shelf._default_manager.using(alias).create(name="s")
+    label = Label.objects.using(alias).create(shelf=shelf)
+    hook = Hook.objects.using(alias).create(shelf=shelf)
+    delete = Shelf._default_manager.using(alias).all().delete if many else shelf.delete
+    for one in (label, hook):
+        with pytest.raises((LeaseRequiredError, ResourceMismatchError)), lease(one.fence_name()):
+            delete()
+    with pytest.raises(LeaseRequiredError):
+        delete()
+    with lease(hook), overtaken(label.fence_name()) as (sleeper, newer):
+        Label.objects.using(alias).get().save()
+        with holding(sleeper), pytest.raises(StaleWriteError):
+            delete()
+        assert Label.objects.using(alias).get().shelf_id == shelf.pk
+        delete()
+        assert newer.issued(Label.objects.using(alias).filter(shelf=None).values_list("last_token", flat=True).get())
+    assert not Hook.objects.using(alias).exists()
 
 
 def test_cascade_with_the_fence_lifted(alias: str, told: list[Any]) -> None:

@@ -34,6 +34,7 @@ from tests.shop.models import (
     Bin,
     BinProxy,
     Card,
+    Crate,
     ExpressBin,
     Line,
     Machine,
@@ -285,6 +286,84 @@ def test_value_that_a_field_keeps_otherwise_than_it_was_given(alias: str, monkey
     with lease("stock:a"):
         made.save()
     assert rows.values_list("sku", "quantity").get() == ("a", 2)
+
+
+def test_key_that_reads_otherwise_than_it_is_kept(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A foreign key reads as the key that it points to."""
+    key = Warehouse._meta.pk
+    monkeypatch.setattr(key, "get_prep_value", lambda value: None if value is None else int(value) - 1000)
+    monkeypatch.setattr(key, "from_db_value", lambda value, *_more: value and value + 1000, raising=False)
+    house = Warehouse(pk=1005, name="x")
+    house.save(using=alias, force_insert=True)
+    with lease("crate:1005:a") as held:
+        Crate.objects.using(alias).create(warehouse=house, code="a")
+        crate = Crate.objects.using(alias).get()
+        assert (crate.warehouse_id, crate.last_token) == (1005, held.token)
+        crate.weight = 2
+        crate.save()
+    assert Crate.objects.using(alias).get().weight == 2
+
+
+class MadeWhenSaved(models.CharField):  # type: ignore[type-arg]
+    """A slug of something else."""
+
+    def pre_save(self, model_instance: Any, add: bool) -> Any:
+        """What is kept."""
+        model_instance.sku = f"s{model_instance.quantity}"
+        return model_instance.sku
+
+
+@pytest.fixture
+def sku_made_when_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stock._meta.get_field("sku"), "__class__", MadeWhenSaved)
+    monkeypatch.setattr(Stock, "fence_inserts", True)
+    monkeypatch.setattr(naming, "_fences", {})
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.usefixtures("sku_made_when_saved")
+def test_name_that_is_made_when_the_row_is_saved(alias: str, many: bool) -> None:
+    """I4: it is the lease of that name that counts, and not that of what the field held before."""
+    rows = Stock.objects.using(alias)
+
+    def create(sku: str) -> None:
+        if many:
+            rows.bulk_create([Stock(sku=sku, quantity=1)])
+        else:
+            Stock(sku=sku, quantity=1).save(using=alias)
+
+    with lease("stock:x"), pytest.raises(LeaseRequiredError):
+        create("x")
+    with lease("stock:s1") as held:
+        create("")
+        made = rows.get()
+        assert (made.sku, made.last_token) == ("s1", held.token)
+        made.save()
+        made.quantity = 2
+        with pytest.raises(ResourceMismatchError):
+            made.save()
+        fresh = Stock(quantity=1)
+        with pytest.raises(IntegrityError):
+            fresh.save(using=alias, lease=held)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.usefixtures("sku_made_when_saved")
+def test_name_that_is_another_each_time(alias: str, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is created under a lease of another name."""
+
+    def make(_field: Any, model_instance: Any, add: bool) -> Any:
+        model_instance.quantity += add
+        model_instance.sku = f"s{model_instance.quantity}"
+        return model_instance.sku
+
+    monkeypatch.setattr(MadeWhenSaved, "pre_save", make)
+    with lease("stock:s1"), pytest.raises(ResourceMismatchError):
+        if many:
+            Stock.objects.using(alias).bulk_create([Stock(sku="x", quantity=0)])
+        else:
+            Stock(sku="x", quantity=0).save(using=alias)
+    assert not Stock.objects.using(alias).exists()
 
 
 class Code(str, enum.Enum):  # noqa: UP042  (what people write where a name is no choice of a field)
