@@ -3,9 +3,9 @@
 The floor is two EVALSHA round trips by redis-py, on the connection that the backend uses, of the smallest scripts that
 give and take back a lease with a number. Against it stands what the backend does for a grant and its release: the check of
 the reign, safety when a request is sent twice, and the grant's line in the outbox. Moving that into the database does not
-count, which is a chore for whole batches of them. Held to the same goal is our whole ``with`` statement,
-which keeps the context, the heartbeat, the signals and the history besides; beside it, without a goal, stands redis-py's ``Lock``, which
-issues no number. Exit status 1 when a goal is missed.
+count, which is a chore for whole batches of them. Without a goal, which is that of acquire and release, stand two whole
+``with`` statements beside them: ours, which keeps the context, the heartbeat, the signals and the history besides, and that
+of redis-py's ``Lock``, which issues no number. Exit status 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def uncontended(*, rounds: int, calls: int) -> list[Row]:
         with client.lock("lock:stock:42", timeout=30):
             pass
 
-    goals = {"acquire and release": 1.15, "with lease()": 1.15, "with redis-py's Lock": None}
+    goals = {"acquire and release": 1.15, "with lease()": None, "with redis-py's Lock": None}
     variants = {"floor": floor, **dict(zip(goals, (by_the_backend, with_statement, peers_statement), strict=True))}
     costs = alternate(variants, rounds=rounds, calls=calls)
     return [
