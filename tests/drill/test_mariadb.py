@@ -40,9 +40,9 @@ def _nothing_is_left(
 
 
 def played(**options: Any) -> Played:
-    """A drill that is full of pauses; again while it is inconclusive, as on a machine that is busy."""
-    for _ in range(3):
-        found = play(new_plan(**{"using": "default", "workers": 4, "seconds": 5.0, **options}))
+    """A drill that is full of pauses; a longer one while it is inconclusive, as on a machine that is busy."""
+    for seconds in (5.0, 10.0, 20.0):
+        found = play(new_plan(**{"using": "default", "workers": 4, "seconds": seconds, **options}))
         if found.findings.attempted or found.findings.violations:
             break
     return found

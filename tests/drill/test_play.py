@@ -76,10 +76,11 @@ def left() -> list[str]:
 
 
 def played(kinds: Mapping[str, int], sleepers: Mapping[str, int] | None = None, **options: Any) -> Played:
-    """A drill of one resource that is full of pauses; again while it is inconclusive, as on a machine that is busy."""
-    plan = {"using": "default", "workers": 4, "kinds": kinds, "sleepers": sleepers or kinds, "seconds": 5.0}
-    for _ in range(3):
-        found = play(new_plan(**{**plan, "faults": ("pause",), **options}), progress=note_spaces)
+    """A drill of one resource that is full of pauses; a longer one while it is inconclusive, as on a machine that is busy."""
+    plan = {"using": "default", "workers": 4, "kinds": kinds, "sleepers": sleepers or kinds, "faults": ("pause",)}
+    seconds = options.pop("seconds", 5.0)
+    for longer in (1, 2, 4):
+        found = play(new_plan(**{**plan, **options, "seconds": seconds * longer}), progress=note_spaces)
         assert spaces
         if found.findings.attempted or found.findings.violations:
             break
