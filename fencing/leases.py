@@ -61,6 +61,8 @@ class Lease:
         self.allow_in_transaction = allow_in_transaction
         self.task_fields = task_fields.get()
         self.accepted = 0
+        # Databases whose row of the resource carries this grant, unless what raised it was rolled back.
+        self.passed: set[str] = set()
         self.refused: dict[object, WriteRejectedError | LeaseLostError] = {}
         self._mends: dict[object, _Mend] = {}
         self._backend = backend

@@ -22,9 +22,9 @@ from fencing import conf, history
 from fencing.leases import Lease
 from fencing.naming import ModelFence
 from fencing.prepared import SERVER, fetch_one, named
-from fencing.resources import IDLE_BOUND, milliseconds, passing
+from fencing.resources import IDLE_BOUND, Way, milliseconds, passing
 from fencing.rowstatement import quoted
-from fencing.statements import bounds_idling, has_begun, plain
+from fencing.statements import bounds_idling, plain, way_to_pass
 
 # Fields whose values read the same as text, in SQL and in Python.
 SAME_TEXT = frozenset(
@@ -94,7 +94,7 @@ def update_at_once(
         fence,
         name,
         bound=bound,
-        begun=has_begun(connection, lease),
+        way=way_to_pass(connection, lease),
         recorded=history.wanted(history.ACCEPTED),
     )
     params |= literals
@@ -112,11 +112,13 @@ def update_at_once(
     there, refused, passed, count = answer or (0, 0, True, 0)
     if refused or (there and not passed):
         return None
+    if passed:
+        lease.passed.add(connection.alias)
     return int(count)
 
 
 def many_text(
-    select: str, update: str, fence: ModelFence, name: str, *, bound: bool, begun: bool, recorded: bool
+    select: str, update: str, fence: ModelFence, name: str, *, bound: bool, way: Way, recorded: bool
 ) -> str:
     """The statement around a SELECT of key, token and what the name is made of, and an UPDATE without condition."""
     meta = fence.owner._meta
@@ -128,7 +130,7 @@ def many_text(
         # NULL is no "yes" either.
         "verdict AS MATERIALIZED (SELECT count(*) AS there, count(*) FILTER (WHERE "
         f'(seen < %(token)s AND ({name}) COLLATE "C" = %(resource)s) IS NOT TRUE) AS refused FROM old)',
-        passing("(SELECT there > 0 AND refused = 0 FROM verdict)", begun=begun),
+        passing("(SELECT there > 0 AND refused = 0 FROM verdict)", way),
         f"fenced AS ({update} FROM old WHERE {table}.{key} = old.key "
         "AND (SELECT refused = 0 FROM verdict) AND EXISTS (SELECT 1 FROM passed) RETURNING old.key, old.seen)",
     ]

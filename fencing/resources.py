@@ -9,6 +9,7 @@ land after a newer holder's begin had committed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -92,32 +93,37 @@ def creating(condition: str, *, begins: int, source: str = "") -> str:
     )
 
 
-def passing(locked: str, *, begun: bool) -> str:
-    """PostgreSQL: the CTEs that pass the row once rows are locked; the last one, ``passed``, is empty if it refuses.
+class Way(Enum):
+    """How a statement passes the resource's row."""
+
+    READ = "inside the lease's own fenced transaction reading is enough: its end decides"
+    SHARE = "it carries the grant already, as far as this process knows, and is held against others who raise it"
+    RAISE = "it is raised to the grant"
+
+
+def passing(locked: str, way: Way) -> str:
+    """PostgreSQL: the CTE that passes the row once rows are locked, ``passed``; it is empty if the row refuses.
 
     The lease's values stand in it by name: ``namespace``, ``resource``, ``grant_token`` and ``holder``. A row that is
-    not there refuses, too (see ``pass_unknown``).
+    not there refuses, too, and so does one to be shared whose raise was rolled back (see ``may_pass_yet``).
 
     Args:
         locked: the condition that is true once all rows are locked, and there are any.
-        begun: the statement is inside the lease's own fenced transaction: reading is enough, its end decides.
+        way: how.
     """
-    table = sql_name("FencedResource")
-    mine = named(MINE, ROW)
-    if begun:
-        return f"passed AS MATERIALIZED (SELECT 1 FROM {table} WHERE {mine})"
-    raised = raising(f"{locked} AND NOT EXISTS (SELECT 1 FROM shared)", begins=0)
-    return (
-        f"shared AS MATERIALIZED (SELECT 1 FROM {table} WHERE {locked} AND {mine} FOR SHARE), raised AS ({raised}), "
-        "passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)"
-    )
+    if way is Way.RAISE:
+        return f"passed AS ({raising(locked, begins=0)})"
+    mine = f"SELECT 1 FROM {sql_name('FencedResource')} WHERE {named(MINE, ROW)}"
+    held = f" AND {locked} FOR SHARE" if way is Way.SHARE else ""
+    return f"passed AS MATERIALIZED ({mine}{held})"
 
 
-def pass_unknown(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
-    """After ``passing`` has refused: whether the resource was unknown to it, so that it is worth sending again.
+def may_pass_yet(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
+    """After ``passing`` has refused: whether the row was not there, or not raised, so that it is worth sending again.
 
-    Its row may also have come into being while the statement waited for something else, and not be in its view.
+    It may also have come into being while the statement waited for something else, and not be in its view.
     """
+    lease.passed.discard(connection.alias)
     seen = look(connection, lease.namespace, lease.resource).token
     if seen is None:
         return raise_row(connection, row_of(lease), begins=0) is not None

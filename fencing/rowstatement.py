@@ -20,8 +20,8 @@ from django.utils import timezone
 from fencing import conf, history
 from fencing.leases import Lease
 from fencing.prepared import SERVER, fetch_one, named
-from fencing.resources import IDLE_BOUND, milliseconds, passing
-from fencing.statements import RowWrite, Verdict, bounds_idling, has_begun, plain, with_token
+from fencing.resources import IDLE_BOUND, Way, milliseconds, passing
+from fencing.statements import RowWrite, Verdict, bounds_idling, plain, way_to_pass, with_token
 
 
 def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
@@ -39,7 +39,7 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
     kept: dict[Any, Any] = {meta.get_field(one): value for one, value in write.named.items()}
     names = {one.column: one.get_db_prep_save(value, connection) for one, value in kept.items()}
     columns = tuple([(column, isinstance(value, str)) for column, value in names.items()])
-    text = row_text(update, table, key, bound, has_begun(connection, lease), write.compares, recorded, columns)
+    text = row_text(update, table, key, bound, way_to_pass(connection, lease), write.compares, recorded, columns)
     # Of the types that the columns have: small integers would else be of other types, and each prepared apart.
     big = connection.ops.adapt_integerfield_value
     answer = fetch_one(
@@ -63,6 +63,8 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
     )
     if answer is None:
         return Verdict(seen=None, passed=True, accepted=False)
+    if answer[1]:
+        lease.passed.add(connection.alias)
     return Verdict(seen=answer[0], passed=answer[1], accepted=answer[2])
 
 
@@ -72,7 +74,7 @@ def row_text(
     table: str,
     key: str,
     bound: bool,
-    begun: bool,
+    way: Way,
     compares: bool,
     recorded: str | None,
     columns: tuple[tuple[str, bool], ...] = (),
@@ -84,7 +86,7 @@ def row_text(
         table: the name of its table.
         key: the column of the primary key.
         bound: whether it bounds how long the open transaction may idle.
-        begun: whether it is inside the lease's own fenced transaction.
+        way: how it passes the resource's row.
         compares: whether the row must be the one that was read.
         recorded: the model's label for the history; None to leave nothing there.
         columns: those that must still hold ``name0``, ``name1``, …, which the row's name was made of; whether it is text,
@@ -100,7 +102,7 @@ def row_text(
     parts += [
         f"old AS MATERIALIZED (SELECT {seen} FROM {quoted(table)} t{', bound' if bound else ''} "
         f"WHERE t.{quoted(key)} = %(pk)s FOR NO KEY UPDATE OF t)",
-        passing("EXISTS (SELECT 1 FROM old)", begun=begun),
+        passing("EXISTS (SELECT 1 FROM old)", way),
         f"fenced AS ({update} AND EXISTS (SELECT 1 FROM old WHERE old.seen < %(token)s{compare}) "
         "AND EXISTS (SELECT 1 FROM passed) RETURNING 1)",
     ]

@@ -22,7 +22,7 @@ from fencing.expressions import Values
 from fencing.history import Attempt
 from fencing.leases import Lease
 from fencing.naming import ModelFence
-from fencing.resources import bound_idling, pass_resource, take_write_lock
+from fencing.resources import Way, bound_idling, pass_resource, take_write_lock
 from fencing.transactions import fenced_transaction
 
 
@@ -114,6 +114,13 @@ def keeps_name(connection: BaseDatabaseWrapper, write: RowWrite) -> bool:
 def has_begun(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
     """Whether the open transaction is the lease's own fenced one."""
     return fenced_transaction(connection, lease) is not None
+
+
+def way_to_pass(connection: BaseDatabaseWrapper, lease: Lease) -> Way:
+    """How the next statement of the lease passes its resource's row."""
+    if has_begun(connection, lease):
+        return Way.READ
+    return Way.SHARE if connection.alias in lease.passed else Way.RAISE
 
 
 def bounds_idling(connection: BaseDatabaseWrapper, lease: Lease) -> bool:

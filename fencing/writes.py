@@ -30,7 +30,7 @@ from fencing.leases import Lease
 from fencing.lifting import name_higher, named_token
 from fencing.maintenance import number_for
 from fencing.naming import ModelFence
-from fencing.resources import pass_unknown, seen_token, take_write_lock
+from fencing.resources import may_pass_yet, seen_token, take_write_lock
 from fencing.rowstatement import send_statement
 from fencing.statements import RowWrite, Verdict, attempt_of, has_begun, plain, send_steps
 
@@ -75,7 +75,7 @@ def send(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: 
     one_column = len(write.fence.keys) == 1
     if connection.vendor == "postgresql" and one_column and not write.returning:
         verdict = send_statement(connection, lease, write, token)
-        if verdict.passed or has_begun(connection, lease) or not pass_unknown(connection, lease):
+        if verdict.passed or has_begun(connection, lease) or not may_pass_yet(connection, lease):
             return verdict
         return send_statement(connection, lease, write, token)
     return send_steps(connection, lease, write, token)

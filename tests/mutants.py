@@ -545,7 +545,7 @@ MUTANTS = (
     Mutant(
         name="the drill sees a resource that nobody passes",
         file="fencing/resources.py",
-        old='"passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)"',
+        old='f"passed AS ({raising(locked, begins=0)})"',
         new='"passed AS (SELECT 1 FROM old)"',
         tests=(DRILL + "test_sleepers_of_the_orm_overtaken_on_other_rows",),
         tries=3,
@@ -574,7 +574,7 @@ MUTANTS = (
     Mutant(
         name="the resource's row (one statement)",
         file="fencing/resources.py",
-        old='"passed AS (SELECT 1 FROM shared UNION ALL SELECT 1 FROM raised)"',
+        old='f"passed AS ({raising(locked, begins=0)})"',
         new='"passed AS (SELECT 1 FROM old)"',
         tests=(TRANSACTIONS + "test_begin_is_respected_by_an_older_row_write",),
     ),
@@ -602,12 +602,19 @@ MUTANTS = (
     Mutant(
         name="the resource's row is locked, not only read",
         file="fencing/resources.py",
-        old="{locked} AND {mine} FOR SHARE), ",
-        new="{locked} AND {mine}), ",
+        old=' AND {locked} FOR SHARE" if way',
+        new=' AND {locked}" if way',
         tests=(
             TRANSACTIONS + "test_begin_waits_for_a_later_write_of_an_older_holder_too",
             TRANSACTIONS + "test_old_statement_that_waited_is_refused_although_it_had_passed_before",
         ),
+    ),
+    Mutant(
+        name="a raise of the resource's row that was rolled back is made up for",
+        file="fencing/resources.py",
+        old="    lease.passed.discard(connection.alias)\n    seen",
+        new="    seen",
+        tests=(TRANSACTIONS + "test_save_passes_the_resource_although_its_raise_was_rolled_back",),
     ),
     Mutant(
         name="the begin's refusal",

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import socket
+from collections.abc import Callable
 from contextvars import copy_context
 from threading import Event
 from typing import Any
@@ -317,6 +318,42 @@ def test_old_statement_that_waited_is_refused_although_it_had_passed_before(stoc
         with pytest.raises(StaleWriteError) as caught:
             waiting.result(BOUND)
     assert (caught.value.token, caught.value.seen) == (number, newer.token)
+
+
+def roll_back(write: Callable[[], object]) -> None:
+    """Write in a transaction that is rolled back: this process takes the resource's row for raised, wrongly."""
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        write()
+        raise ZeroDivisionError
+
+
+def test_save_passes_the_resource_although_its_raise_was_rolled_back(stock: Stock) -> None:
+    add(grant(), +1)
+    with lease("stock:42") as held:
+        roll_back(lambda: add(held, -1))
+        add(held, -2)
+        assert FencedResource.objects.get().last_token == held.token
+    assert quantity() == 9
+
+
+def test_update_passes_the_resource_although_its_raise_was_rolled_back(stock: Stock) -> None:
+    add(grant(), +1)
+    with lease("stock:42") as held:
+        roll_back(lambda: Stock.objects.update(quantity=1))
+        Stock.objects.update(quantity=8)
+        assert FencedResource.objects.get().last_token == held.token
+    assert quantity() == 8
+
+
+def test_superseded_holder_is_refused_although_its_raise_was_rolled_back(stock: Stock) -> None:
+    old = grant()
+    roll_back(lambda: add(old, -1))
+    mine = Stock.objects.get()
+    with grant().atomic():
+        pass
+    with pytest.raises(StaleWriteError):
+        mine.save(lease=old)
+    assert quantity() == 10
 
 
 def test_first_write_of_the_newer_holder_waits_too(stock: Stock) -> None:
