@@ -1,4 +1,4 @@
-"""The ``FENCING`` setting: one small function per value, read at call time, unknown keys refused."""
+"""The ``FENCING`` setting: one small function per value, unknown keys refused."""
 
 from __future__ import annotations
 
@@ -100,12 +100,14 @@ def backend_config(alias: str) -> BackendConfig:
 
 
 @receiver(setting_changed)
-def _forget_backends(*, setting: str, **_kwargs: Any) -> None:
+def _forget(*, setting: str, **_kwargs: Any) -> None:
     """Tests override settings."""
     if setting == "FENCING":
         backend_config.cache_clear()
+        record.cache_clear()
 
 
+@cache
 def record() -> str:
     """Which writes go to the history: "all" (default), "refused" or "none"."""
     value = setting().get("RECORD", "all")
