@@ -143,7 +143,7 @@ class _Run:
         self.request = task.request
         # A call inside its own body is given the request of the run that it is in.
         self.called_directly = self.request.called_directly or _is_at_work(task.name, self.request.id)
-        self.task_id = "" if self.called_directly else check_task(self.request.id or "", task.name)
+        self.task_id = check_task("" if self.called_directly else self.request.id or "", task.name)
         self.in_worker = not (self.called_directly or self.request.is_eager)
         self.report = TaskReport(self.request, call.resource)
         self.busy = Busy.taken_from(self.request.headers)

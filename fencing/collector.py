@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from django.db import OperationalError
+from django.db import DatabaseError, OperationalError
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from fencing.backends.base import GrantEvent
-from fencing.databases import SERIALIZATION_FAILURES, code_of
-from fencing.tables import sql_name
+from fencing.backends.base import GrantEvent, HolderInfo
+from fencing.databases import SERIALIZATION_FAILURES, code_of, is_unkeepable
+from fencing.tables import sql_name, table
+
+logger = logging.getLogger("fencing")
 
 # As many rows in one statement.
 ROWS = 500
@@ -39,18 +42,55 @@ def merge(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[Gran
     The rows are written in the order of their tokens, so collectors hardly ever stand in each other's way; where two
     do after all, one of them begins again. How a grant ended does not depend on the order of the events, nor on how
     often they come. Each of the two statements commits by itself, so that the second sees what other collectors wrote.
+    An event with a text that the database cannot keep stops no other: it is stored with its texts escaped, and logged.
     """
     for first in range(0, len(events), ROWS):
         part = events[first : first + ROWS]
-        for tries_left in reversed(range(TRIES)):
-            try:
-                with connection.cursor() as cursor:
-                    _upsert(cursor, namespace, list(folded(part)))
-                    _expire(cursor, namespace, {event.resource for event in part if event.kind == "granted"})
-                break
-            except OperationalError as error:
-                if code_of(error) not in SERIALIZATION_FAILURES or not tries_left:
-                    raise
+        if not _is_kept(connection, namespace, part):
+            for event in part:
+                if not _is_kept(connection, namespace, [event]):
+                    escaped = _escaped(event)
+                    logger.error("The database cannot keep %r as it is, so it was stored as %r", event, escaped)
+                    _write(connection, namespace, [escaped])
+
+
+def _is_kept(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[GrantEvent]) -> bool:
+    """Write the rows; False, and nothing written, where the database cannot keep one of their texts."""
+    before = connection.savepoint()  # None outside of a transaction, and so outside of a ``TestCase``
+    try:
+        _write(connection, namespace, events)
+    except (DatabaseError, ValueError) as error:
+        if not is_unkeepable(error):
+            raise
+        if before:
+            connection.savepoint_rollback(before)
+        return False
+    if before:
+        connection.savepoint_commit(before)
+    return True
+
+
+def _write(connection: BaseDatabaseWrapper, namespace: str, events: Sequence[GrantEvent]) -> None:
+    for tries_left in reversed(range(TRIES)):
+        try:
+            with connection.cursor() as cursor:
+                _upsert(cursor, namespace, list(folded(events)))
+                _expire(cursor, namespace, {event.resource for event in events if event.kind == "granted"})
+            break
+        except OperationalError as error:
+            if code_of(error) not in SERIALIZATION_FAILURES or not tries_left:
+                raise
+
+
+def _escaped(event: GrantEvent) -> GrantEvent:
+    """The same with texts that every database keeps: printable ASCII, cut to the columns' lengths."""
+    grants: Any = table("TokenGrant")
+
+    def kept(column: str, text: str) -> str:
+        return ascii(text)[1:-1][: grants._meta.get_field(column).max_length]
+
+    info = HolderInfo(task_id=kept("task_id", event.info.task_id), task_name=kept("task_name", event.info.task_name))
+    return replace(event, resource=kept("resource", event.resource), holder=kept("holder", event.holder), info=info)
 
 
 @dataclass(slots=True)

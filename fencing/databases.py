@@ -9,7 +9,7 @@ import math
 import sqlite3
 from typing import Any
 
-from django.db import OperationalError, connections
+from django.db import DataError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
@@ -21,6 +21,7 @@ CANCELLED = frozenset({"57014", "1969"})
 CUT_OFF = frozenset({"2006", "2013"})  # the numbers of MariaDB's clients: gone before the statement, and during it
 UNKNOWN_TABLE = frozenset({"42P01", "1146"})
 CHECK_VIOLATION = "4025"  # MariaDB's; its JSON is text with a CHECK
+UNKNOWN_CHARACTER = "1366"  # MariaDB's; not every driver calls that a DataError
 
 
 def kind(connection: BaseDatabaseWrapper) -> str:
@@ -55,6 +56,11 @@ def is_cancelled(error: BaseException) -> bool:
     """Whether the database, or an operator, ended a statement because it took too long."""
     interrupted = getattr(error.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
     return interrupted or code_of(error) in CANCELLED
+
+
+def is_unkeepable(error: BaseException) -> bool:
+    """Whether a text is too long for the database, or holds what it, or its driver, has no character for."""
+    return isinstance(error, (DataError, ValueError)) or code_of(error) == UNKNOWN_CHARACTER
 
 
 def is_unmigrated(error: BaseException) -> bool:

@@ -117,9 +117,7 @@ def update_at_once(
     return int(count)
 
 
-def many_text(
-    select: str, update: str, fence: ModelFence, name: str, *, bound: bool, way: Way, recorded: bool
-) -> str:
+def many_text(select: str, update: str, fence: ModelFence, name: str, *, bound: bool, way: Way, recorded: bool) -> str:
     """The statement around a SELECT of key, token and what the name is made of, and an UPDATE without condition."""
     meta = fence.owner._meta
     table, key = quoted(meta.db_table), quoted(meta.pk.column or "")

@@ -88,6 +88,7 @@ COMMANDS = "tests/test_commands.py::"
 OPERATOR = "tests/celery/test_operator.py::"
 DELIVERIES = "tests/celery/test_deliveries.py::"
 POLICY = "tests/celery/test_policy.py::"
+CALLS = "tests/celery/test_calls.py::"
 POOLS = "tests/celery/test_pools.py::"
 ROWS = "tests/celery/test_rows.py::"
 STRIKES = "tests/celery/test_interruptions.py::"
@@ -2112,6 +2113,27 @@ _held = _Shared()""",
         old="AND resource IN (",
         new="AND false AND resource IN (",
         tests=(HISTORY + "test_what_merging_tells[default]",),
+    ),
+    Mutant(
+        name="an event that the database cannot keep stops no other",
+        file="fencing/collector.py",
+        old="        if not is_unkeepable(error):\n            raise",
+        new="        raise",
+        tests=(HISTORY + "test_outbox_is_emptied_of_what_the_database_cannot_keep",),
+    ),
+    Mutant(
+        name="an event that the database cannot keep breaks no test's transaction",
+        file="fencing/collector.py",
+        old="        if before:\n            connection.savepoint_rollback(before)\n",
+        new="",
+        tests=(HISTORY + "test_event_that_the_database_cannot_keep_breaks_no_transaction_of_a_test",),
+    ),
+    Mutant(
+        name="a task's name is checked in a direct call, too",
+        file="fencing/celery.py",
+        old='check_task("" if self.called_directly else self.request.id or "", task.name)',
+        new='"" if self.called_directly else check_task(self.request.id or "", task.name)',
+        tests=(CALLS + "test_name_that_the_history_cannot_keep_is_refused_before_the_store_is_told",),
     ),
     Mutant(
         name="a collector that was in the way of another begins again",

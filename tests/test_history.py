@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,7 +27,7 @@ from fencing.backends import get_backend
 from fencing.backends.base import GrantEvent, HolderInfo
 from fencing.history import collect
 from fencing.models import FencedWrite, TokenGrant
-from fencing.scope import holding
+from fencing.scope import holder_info, holding
 from fencing.tokens import place_of
 from inventory_demo.models import Stock
 from tests.concurrency import BOUND, threads, wait_until
@@ -296,6 +297,54 @@ def test_merging_again_in_any_order_and_in_other_batches_changes_nothing(alias: 
 def test_grant_that_is_collected_after_its_successor_has_ended_as_well(alias: str) -> None:
     first, second = an_event("granted", 1, 10), an_event("granted", 2, 20)
     assert [row[8] for row in merged(alias, [second], [first])] == ["expired", ""]
+
+
+UNKEEPABLE = {"NUL": "a\0b", "half a surrogate pair": "a\ud800b", "too long": "n" * 300}
+
+
+def an_unkeepable_event(text: str) -> GrantEvent:
+    return replace(an_event("granted", 2, 20), info=HolderInfo(task_id=text, task_name=text))
+
+
+def is_kept_as_it_is(alias: str, text: str) -> bool:
+    """SQLite keeps a NUL, MariaDB too, and SQLite texts of any length."""
+    return {"lite": text != UNKEEPABLE["half a surrogate pair"], "maria": text == UNKEEPABLE["NUL"]}.get(alias, False)
+
+
+@pytest.mark.parametrize("text", UNKEEPABLE.values(), ids=UNKEEPABLE)
+def test_event_that_the_database_cannot_keep_stops_no_other_and_is_not_lost(
+    alias: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = [an_event("granted", 1, 10), an_unkeepable_event(text), an_event("released", 2, 25, "r")]
+    rows = merged(alias, [*events, an_event("granted", 3, 30)])
+    assert [(row[0], row[8]) for row in rows] == [(1, "expired"), (2, "released"), (3, "")]
+    if is_kept_as_it_is(alias, text):
+        assert rows[1][3] == text and not caplog.records
+    else:
+        escaped = ascii(text)[1:-1][:255]
+        assert rows[1][3:5] == (escaped, escaped)
+        assert "cannot keep" in caplog.text and "token=2" in caplog.text
+    assert rows[0][3] == "id 1", "the others as they are"
+
+
+@pytest.mark.django_db(databases=["default", "lite"])
+def test_event_that_the_database_cannot_keep_breaks_no_transaction_of_a_test() -> None:
+    events = [an_event("granted", 1, 10), an_unkeepable_event("a\0b")]
+    assert [row[0] for row in merged("default", events)] == [1, 2]
+
+
+def test_outbox_is_emptied_of_what_the_database_cannot_keep() -> None:
+    """It stood in the way of all that came later, for ever."""
+    before = holder_info.set(HolderInfo(task_name="a\0b"))
+    try:
+        with lease("stock:42") as held:
+            pass
+    finally:
+        holder_info.reset(before)
+    with lease("stock:43"):
+        pass
+    assert collect() == 4 and waiting_events() == 0
+    assert TokenGrant.objects.count() == 2 and TokenGrant.objects.get(token=held.token).ended == "released"
 
 
 def test_collectors_that_block_each_other_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,17 @@ def test_frozen_signature_has_one_id_so_it_takes_effect_once(article: Article) -
 # --- what a body may not do
 
 
+@pytest.mark.parametrize("name", ["tests.a\0b", "tests.a\ud800b", "tests." + "n" * 250], ids=["NUL", "half", "long"])
+def test_name_that_the_history_cannot_keep_is_refused_before_the_store_is_told(article: Article, name: str) -> None:
+    @fenced_task(resource="stock:{sku}", ttl=5, name=name)
+    def misnamed(sku: str) -> int:
+        return tasks.change(sku, -1)
+
+    with pytest.raises(ValueError, match="name of a task has at most 255"):
+        misnamed(article.sku)
+    assert article.quantity == 10 and article.outcomes() == []
+
+
 def test_c12_save_of_another_resource_s_row_is_refused(article: Article) -> None:
     @fenced_task(resource="shelf:{sku}", ttl=5, name="tests.wrong_resource")
     def wrong(sku: str) -> int:
