@@ -1,12 +1,14 @@
 """Forgetting what is older than the settings keep, in short transactions, so that nothing forgotten opens a door.
 
-A line of history goes as a whole; the newest grant of each resource stays, and every one that has not ended. An operation keeps its key and loses its result: a key that was gone could take
+A line of history goes as a whole; the newest grant of each resource stays, and every one that has not ended. A grant that
+ended by itself, which nobody has told, is ended first. An operation keeps its key and loses its result: a key that was gone could take
 effect again. A resource's row goes once no lease can be as old as its token, and leaves the floor behind
 (``fencing.floors``).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,12 +22,16 @@ from django.utils import timezone
 from fencing import conf
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import LiveLease
-from fencing.batches import BATCH, in_batches
+from fencing.batches import BATCH, MOST_KEYS, in_batches
 from fencing.connections import open_transactions
+from fencing.exceptions import LeaseBackendError
+from fencing.expiry import end_expired
 from fencing.floors import raise_floor
 from fencing.reigns import databases_of
 from fencing.tables import table
 from fencing.tokens import draw_from_store, place_of
+
+logger = logging.getLogger("fencing")
 
 # As many live leases as any store can have.
 EVERY = 2**31 - 1
@@ -107,6 +113,8 @@ def prune(
     for alias in conf.backend_aliases():
         backend = get_backend(alias)
         if history is not None:
+            if not dry_run:
+                _end_expired(backend)
             yield _prune_grants(backend, history, forget)
         if operations is not None:
             yield from _prune_resources(backend, operations, forget, dry_run=dry_run)
@@ -118,6 +126,21 @@ def databases() -> list[str]:
     used = {DEFAULT_DB_ALIAS, *(conf.backend_config(alias).database for alias in aliases)}
     used.update(database for alias in aliases for database in databases_of(alias))
     return sorted(alias for alias in used if router.allow_migrate_model(alias, table("FencedWrite")))
+
+
+def _end_expired(backend: LeaseBackend) -> None:
+    """End all grants that ended by themselves; with a store that cannot tell they stay open until the next time."""
+    config = backend.config
+    grants = _rows("TokenGrant", config.database).filter(namespace=config.namespace, ended="").order_by("pk")
+    written, last = databases(), 0
+    try:
+        while rows := list(grants.filter(pk__gt=last)[:MOST_KEYS]):
+            end_expired(backend, rows, written)
+            last = rows[-1].pk
+    except LeaseBackendError:
+        logger.warning(
+            "Grants whose holders were killed stay open: backend %r did not answer", config.alias, exc_info=True
+        )
 
 
 def _prune_grants(backend: LeaseBackend, before: datetime, forget: Callable[..., int]) -> Pruned:

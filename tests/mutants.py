@@ -67,6 +67,7 @@ TRANSACTIONS = "tests/test_transactions.py::"
 LEASES = "tests/test_leases.py::"
 PRUNING = "tests/test_pruning.py::"
 HISTORY = "tests/test_history.py::"
+EXPIRY = "tests/test_expiry.py::"
 RECORD = "tests/writes/test_record.py::test_history_keeps_what_the_setting_says"
 REIGNS = "tests/backends/test_reigns.py"
 WAITING = "tests/test_waiting.py::"
@@ -2113,6 +2114,20 @@ _held = _Shared()""",
         old="AND resource IN (",
         new="AND false AND resource IN (",
         tests=(HISTORY + "test_what_merging_tells[default]",),
+    ),
+    Mutant(
+        name="a lease that is renewed has not expired, however old its grant is",
+        file="fencing/expiry.py",
+        old="if not _is_live(backend, one)]",
+        new="]",
+        tests=(EXPIRY + "test_lease_that_is_renewed_is_open_however_old",),
+    ),
+    Mutant(
+        name="a grant whose end is told meanwhile has not expired",
+        file="fencing/expiry.py",
+        old="    history.collect(backend.config.alias)\n",
+        new="",
+        tests=(EXPIRY + "test_release_that_nobody_has_collected_is_a_release",),
     ),
     Mutant(
         name="an event that the database cannot keep stops no other",

@@ -140,17 +140,20 @@ def test_newest_grant_of_each_resource_stays(alias: str, keep: Callable[..., Non
     assert pruned()[alias, "grants"] == 1 and not grants.filter(token=30).exists()
 
 
-def test_grant_that_nobody_told_the_end_of_stays(keep: Callable[..., None]) -> None:
-    """Of a live lease, or of a killed holder whom nobody followed; a lease that ended later than the time is young."""
+def test_grant_of_a_live_lease_stays_and_so_does_one_that_ended_late(keep: Callable[..., None]) -> None:
+    """However long ago it was granted, and whoever followed."""
     old = timezone.now() - timedelta(seconds=3 * DAY)
-    row = {"namespace": namespace(), "resource": "stock:42", "holder": "h", "granted_at": old}
-    TokenGrant.objects.create(**row, token=1)
-    TokenGrant.objects.create(**row, token=2, ended="released", ended_at=timezone.now())
-    TokenGrant.objects.create(**row, token=3, ended="released", ended_at=old)
-    TokenGrant.objects.create(**row, token=4)
     keep(history=DAY)
-    assert pruned()["default", "grants"] == 1
-    assert sorted(TokenGrant.objects.values_list("token", flat=True)) == [1, 2, 4]
+    with lease("stock:42") as held:
+        history.collect()
+        TokenGrant.objects.update(granted_at=old)
+        row = {"namespace": namespace(), "resource": "stock:42", "holder": "h", "granted_at": old, "ended": "released"}
+        late, early, newest = (held.token + number for number in (1, 2, 3))
+        TokenGrant.objects.create(**row, token=late, ended_at=timezone.now())
+        TokenGrant.objects.create(**row, token=early, ended_at=old)
+        TokenGrant.objects.create(**row, token=newest, ended_at=old)
+        assert pruned()["default", "grants"] == 1
+    assert sorted(TokenGrant.objects.values_list("token", flat=True)) == [held.token, late, newest]
 
 
 KILLED = """

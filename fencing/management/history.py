@@ -15,9 +15,11 @@ from django.utils.dateparse import parse_date, parse_datetime
 from fencing import history
 from fencing.backends import get_backend
 from fencing.exceptions import FencingError
+from fencing.expiry import end_expired
 from fencing.historyreads import Asked, Found, Told, look_up
 from fencing.management.output import as_json, write_table
 from fencing.models import FencedWrite
+from fencing.pruning import databases
 from fencing.tokens import check_token
 
 ABOUT = "who had a resource when, what was written, and by whom it was overtaken"
@@ -59,7 +61,7 @@ def run(
     json: bool,
     **_options: Any,
 ) -> None:
-    """Collect what the store still has, and print the newest grants that are asked for."""
+    """Collect what the store still has, end what ended by itself, and print the newest grants that are asked for."""
     backend = get_backend(using)
     if since is None and (resource, token, task_id) == (None, None, None):
         since = _since(DEFAULT_SINCE)
@@ -69,6 +71,11 @@ def run(
         err.write(f"The newest grants are missing here: {error}")
     asked = Asked(resource=resource, token=token, task_id=task_id, outcome=outcome, since=since, limit=limit)
     found = look_up(backend.config, asked)
+    try:
+        if end_expired(backend, [one.grant for one in found.grants], databases()):
+            found = look_up(backend.config, asked)
+    except (FencingError, DatabaseError) as error:
+        err.write(f"Who still holds a lease is not known here: {error}")
     if json:
         told = {"using": using, "namespace": backend.config.namespace, "since": _moment(since)}
         grants = [_as_object(one) for one in found.grants]
