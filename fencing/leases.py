@@ -63,8 +63,9 @@ class Lease:
         self.accepted = 0
         # Databases whose row of the resource carries this grant, unless what raised it was rolled back.
         self.passed: set[str] = set()
-        self.refused: dict[object, WriteRejectedError | LeaseLostError] = {}
-        self._mends: dict[object, _Mend] = {}
+        # By database and row: a row of the same key in another database is another one.
+        self.refused: dict[tuple[str, str], WriteRejectedError | LeaseLostError] = {}
+        self._mends: dict[tuple[str, str], _Mend] = {}
         self._backend = backend
         self._place = place
         self._pid = os.getpid()
@@ -218,9 +219,10 @@ class Lease:
 
     def mend(self, connection: BaseDatabaseWrapper, what: str) -> None:
         """Forget that a write of ``what`` was refused, for another one was accepted; in a transaction with its commit."""
-        if what not in self.refused or self._is_mended(what, self.refused[what]):
+        key = (connection.alias, what)
+        if key not in self.refused or self._is_mended(key, self.refused[key]):
             return
-        mend = self._mends[what] = _Mend(self, connection, what, self.refused[what])
+        mend = self._mends[key] = _Mend(self, connection, key, self.refused[key])
         if connection.in_atomic_block:
             # Django drops what a savepoint that it rolls back has registered: then nothing was mended.
             connection.on_commit(mend)
@@ -229,10 +231,10 @@ class Lease:
 
     def unmended(self) -> list[WriteRejectedError | LeaseLostError]:
         """The refusals that no accepted write of the same row has made good, as far as nothing is rolled back any more."""
-        return [error for what, error in [*self.refused.items()] if not self._is_mended(what, error)]
+        return [error for key, error in [*self.refused.items()] if not self._is_mended(key, error)]
 
-    def _is_mended(self, what: object, refusal: Exception) -> bool:
-        mend = self._mends.get(what)
+    def _is_mended(self, key: tuple[str, str], refusal: Exception) -> bool:
+        mend = self._mends.get(key)
         return mend is not None and mend.refusal is refusal and mend.is_pending()
 
     def issued(self, number: int) -> bool:
@@ -306,14 +308,14 @@ class _Mend:
 
     lease: Lease
     connection: BaseDatabaseWrapper
-    what: object
+    key: tuple[str, str]
     refusal: Exception
 
     def __call__(self) -> None:
         """It is."""
-        if self.lease.refused.get(self.what) is self.refusal:
-            del self.lease.refused[self.what]
-        self.lease._mends.pop(self.what, None)
+        if self.lease.refused.get(self.key) is self.refusal:
+            del self.lease.refused[self.key]
+        self.lease._mends.pop(self.key, None)
 
     def is_pending(self) -> bool:
         """Whether the transaction is still open and has not undone it."""

@@ -75,7 +75,7 @@ class FencedTransaction:
         self._joined = False
         self._mark = ""
         self._earlier: tuple[Exception, ...] = ()
-        self._refused_before: dict[object, WriteRejectedError | LeaseLostError] = {}
+        self._refused_before: dict[tuple[str, str], WriteRejectedError | LeaseLostError] = {}
         self._accepted_before = 0
         self._bound_until = 0.0
         self._atomic: AbstractContextManager[None] = nullcontext()

@@ -98,7 +98,7 @@ def numbered(
         return take()
     except LeaseLostError as error:
         tried = tell()
-        lease.refused[f"{tried.model} {tried.object_pk}"] = error
+        lease.refused[connection.alias, f"{tried.model} {tried.object_pk}"] = error
         history.record_refusal(connection, dataclasses.replace(tried, outcome="lost"))
         raise
 
@@ -137,7 +137,7 @@ def refused(
     what = what or f"{tried.model} {tried.object_pk}"
     error = kind(lease.resource, tried.token, seen, what)
     # First: what the log or a signal raises instead, and the body swallows, must not let the transaction commit.
-    lease.refused[what] = error
+    lease.refused[connection.alias, what] = error
     history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))
     signals.announce(signals.write_rejected, Lease, lease=lease, error=error)
     if kind is StaleWriteError and seen is not None:

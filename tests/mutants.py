@@ -315,6 +315,13 @@ MUTANTS = (
         tests=(PATHS + "test_refusal_that_was_mended_by_what_was_undone",),
     ),
     Mutant(
+        name="a refusal is mended in its own database",
+        file="fencing/leases.py",
+        old="        key = (connection.alias, what)\n",
+        new="        key = next((one for one in self.refused if one[1] == what), (connection.alias, what))\n",
+        tests=(PATHS + "test_refusal_is_not_mended_in_another_database",),
+    ),
+    Mutant(
         name="a wait that the body did not want is no lost lease",
         file="fencing/transactions.py",
         old="return not self.lease.is_held() or monotonic() >= self._bound_until",
@@ -686,7 +693,7 @@ MUTANTS = (
     Mutant(
         name="a swallowed loss is raised at the end",
         file="fencing/writes.py",
-        old='        lease.refused[f"{tried.model} {tried.object_pk}"] = error\n',
+        old='        lease.refused[connection.alias, f"{tried.model} {tried.object_pk}"] = error\n',
         new="",
         tests=(PATHS + "test_lost_number_that_the_body_swallows",),
     ),
@@ -2528,8 +2535,8 @@ _held = _Shared()""",
     Mutant(
         name="a refusal is remembered before anybody is told of it",
         file="fencing/writes.py",
-        old="    lease.refused[what] = error\n    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n",
-        new="    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n    lease.refused[what] = error\n",
+        old="    lease.refused[connection.alias, what] = error\n    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n",
+        new="    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n    lease.refused[connection.alias, what] = error\n",
         tests=("tests/test_history.py::test_log_that_raises_lets_no_refused_transaction_commit",),
     ),
     Mutant(

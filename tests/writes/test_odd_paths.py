@@ -407,6 +407,21 @@ def test_refusal_that_was_mended_by_what_was_undone(alias: str, atomic: bool) ->
     assert Bin.objects.using(alias).get().quantity == 2
 
 
+def test_refusal_is_not_mended_in_another_database(alias: str) -> None:
+    """I6: a row of the same key there is another row."""
+    late, other = boxes(alias)
+    second = "lite" if alias == "default" else "default"
+    elsewhere = Bin(pk=late.pk)
+    elsewhere.save(using=second, force_insert=True)
+    with lease(late) as held:
+        other.save()
+        with pytest.raises(StaleReadError), held.atomic(using=alias):
+            with suppress(StaleReadError):
+                late.save()
+            elsewhere.save()
+    assert Bin.objects.using(second).get().last_token == elsewhere.last_token > 0
+
+
 def test_refusal_stays_mended_when_a_further_write_is_undone(alias: str) -> None:
     late, other = boxes(alias)
     with lease(late) as held, held.atomic(using=alias):
