@@ -8,7 +8,7 @@ and end with the guard's ``IntegrityError`` even under a live lease.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from functools import cache
@@ -35,7 +35,7 @@ from fencing.lockedrows import (
 )
 from fencing.naming import ModelFence, fence_of
 from fencing.resources import bound_idling
-from fencing.statements import attempt
+from fencing.statements import attempt, plain
 from fencing.writes import record_unfenced
 
 # PostgreSQL takes 65 535 values, where the server binds them.
@@ -83,7 +83,9 @@ def carry_out(connection: BaseDatabaseWrapper, reached: Reached, delete: Callabl
             stack.enter_context(naming_token(connection, max(tokens)))
         stack.callback(_judged.reset, _judged.set({**_judged.get(), **judged}))
         result = delete()
-        for fence, lease, rows, token in admitted:
+        kept = _kept(connection, admitted, result)
+        for fence, lease, judged_rows, token in admitted:
+            rows = [row for row in judged_rows if (fence.owner, row.pk) not in kept] if kept else judged_rows
             if lease is None:
                 record_unfenced(connection, fence, [(row.pk, row.resource) for row in rows], token, "delete")
             else:
@@ -92,6 +94,30 @@ def carry_out(connection: BaseDatabaseWrapper, reached: Reached, delete: Callabl
 
 
 _Admitted = tuple[ModelFence, "Lease | None", list[LockedRow], int]
+
+
+def _kept(connection: BaseDatabaseWrapper, admitted: Sequence[_Admitted], result: Any) -> set[tuple[type[Model], Any]]:
+    """The judged rows that are still there, by model and key: a receiver has changed them, so that they did not match.
+
+    Nobody looks as long as Django says that it has deleted as many as were judged.
+    """
+    keys: dict[type[Model], list[Any]] = {}
+    for fence, _lease, rows, _token in admitted:
+        keys.setdefault(fence.owner, []).extend(row.pk for row in rows)
+    deleted = result[1] if isinstance(result, tuple) else dict.fromkeys((one._meta.label for one in keys), result)
+    return {
+        (owner, pk)
+        for owner, judged in keys.items()
+        if deleted.get(owner._meta.label, 0) != len(judged)
+        for part in _in_parts(connection, owner, judged)
+        for pk in plain(owner, connection.alias).filter(pk__in=part).values_list("pk", flat=True)
+    }
+
+
+def _in_parts(connection: BaseDatabaseWrapper, owner: type[Model], keys: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Keys of a model's rows, as many at a time as a statement takes."""
+    size = min(KEYS_AT_A_TIME, connection.ops.bulk_batch_size(owner._meta.pk_fields, keys)) or 1
+    return (keys[start : start + size] for start in range(0, len(keys), size))
 
 
 def _admit_delete(connection: BaseDatabaseWrapper, model: type[Model], matched: Any) -> list[_Admitted]:
@@ -113,9 +139,7 @@ def raw_delete(queryset: QuerySet[Any], using: str | None) -> int:
     fence, connection = fence_of(queryset.model), connection_of(queryset.using(using))
     if fence.owner in _judged.get():
         # By their keys: a row that has come since belongs to somebody else, who holds another lease or none.
-        keys = [*_judged.get()[fence.owner]]
-        size = min(KEYS_AT_A_TIME, connection.ops.bulk_batch_size(fence.owner._meta.pk_fields, keys)) or 1
-        parts = (keys[start : start + size] for start in range(0, len(keys), size))
+        parts = _in_parts(connection, fence.owner, [*_judged.get()[fence.owner]])
         return sum(_plain_raw_delete(queryset.filter(pk__in=part), using) for part in parts)
     if not queryset.exists():
         return _plain_raw_delete(queryset, using)

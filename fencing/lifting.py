@@ -36,12 +36,19 @@ NOTHING = "@fencing_token = NULL, @fencing_unfenced = NULL, @fencing_migrating =
 def naming_token(connection: BaseDatabaseWrapper, token: int) -> Iterator[None]:
     """Name ``token`` to the guard for the DELETEs of this block, in the open transaction.
 
+    A higher one that was named in the block, for what was written there, counts for the block around it as well: that
+    may be about to delete the same row.
+
     Raises:
         InvalidTokenError: no integer from 1 to 2**53 - 1.
         TransactionManagementError: no transaction is open.
     """
+    outer = named_token(connection)
     with _told(connection, "token", token, at_least=1):
         yield
+        raised = named_token(connection)
+    if outer is not None and raised is not None and raised > max(token, outer):
+        name_higher(connection, raised)
 
 
 def named_token(connection: BaseDatabaseWrapper) -> int | None:

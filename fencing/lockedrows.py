@@ -168,7 +168,8 @@ def record_rows(
     connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, rows: Iterable[LockedRow], token: int, action: str
 ) -> None:
     """Put accepted writes of locked rows on record; each mends an earlier refusal of its row."""
-    lease.accepted += 1
+    rows = list(rows)
+    lease.accepted += bool(rows)
     history.record(connection, [attempt(lease, fence, row.pk, token, action=action, seen=row.seen) for row in rows])
     for row in rows:
         lease.mend(connection, f"{fence.label} {row.pk}")

@@ -315,6 +315,20 @@ MUTANTS = (
         tests=(PATHS + "test_refusal_that_was_mended_by_what_was_undone",),
     ),
     Mutant(
+        name="what was written inside an inner delete, the outer one knows",
+        file="fencing/lifting.py",
+        old="    if outer is not None and raised is not None and raised > max(token, outer):\n",
+        new="    if outer is not None and raised is None:\n",
+        tests=(CASCADES + "test_receiver_that_writes_a_row_inside_another_delete",),
+    ),
+    Mutant(
+        name="a row that a receiver has taken out of a delete is not recorded as deleted",
+        file="fencing/deletes.py",
+        old="        if deleted.get(owner._meta.label, 0) != len(judged)\n",
+        new="        if not judged\n",
+        tests=(CASCADES + "test_receiver_that_takes_a_row_out_of_a_delete",),
+    ),
+    Mutant(
         name="a refusal is mended in its own database",
         file="fencing/leases.py",
         old="        key = (connection.alias, what)\n",

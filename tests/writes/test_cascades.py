@@ -14,7 +14,7 @@ from fencing import LeaseRequiredError, ResourceMismatchError, StaleWriteError, 
 from fencing.models import FencedWrite
 from fencing.scope import holding
 from tests.concurrency import BOUND, threads
-from tests.shop.models import Bin, ColdPallet, Crate, Hook, Label, Pallet, Shelf, Tag, Warehouse
+from tests.shop.models import Bin, Card, ColdPallet, Crate, Hook, Label, Pallet, Shelf, Tag, Warehouse
 
 pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
 
@@ -232,6 +232,55 @@ def test_cascade_to_more_rows_than_a_statement_takes(alias: str) -> None:
     Crate.objects.using(alias).bulk_create([Crate(warehouse=parent, code=str(number)) for number in range(1200)])
     with unfenced("clear", database=alias):
         assert parent.delete()[1] == {"shop.Crate": 1200, "shop.Pallet": 3, "shop.Warehouse": 1}
+
+
+def test_receiver_that_takes_a_row_out_of_a_delete(alias: str) -> None:
+    """I6: it is not deleted, and nothing says that it was."""
+    parent, other = house(alias), house(alias)
+    rows = [Card.objects.using(alias).create(warehouse=parent) for _ in range(2)]
+
+    def move(instance: Any, **_named: Any) -> None:
+        if instance.pk == parent.pk:
+            Card.objects.using(alias).filter(pk=rows[0].pk).update(warehouse=other)
+
+    pre_delete.connect(move, sender=Warehouse)
+    try:
+        with lease(rows):
+            Warehouse.objects.using(alias).get(pk=parent.pk).delete()
+        left = Card.objects.using(alias).get()
+        with unfenced("clear", database=alias):
+            parent, other = other, house(alias)
+            parent.delete()
+    finally:
+        pre_delete.disconnect(move, sender=Warehouse)
+    recorded = FencedWrite.objects.using(alias).filter(model="shop.card").order_by("id")
+    assert list(recorded.values_list("action", "object_pk", "outcome")) == [
+        ("update", str(rows[0].pk), "accepted"),
+        ("delete", str(rows[1].pk), "accepted"),
+        ("update", str(rows[0].pk), "unfenced"),
+    ]
+    assert Card.objects.using(alias).get() == left
+
+
+def test_receiver_that_writes_a_row_inside_another_delete(alias: str) -> None:
+    """The inner delete has named another number to the guard, and gives the outer one's back."""
+    first, other = (Crate.objects.using(alias).create(warehouse=house(alias), code=code) for code in "ab")
+
+    def more(instance: Any, **_named: Any) -> None:
+        if instance.pk == first.pk:
+            Crate.objects.using(alias).get(pk=other.pk).delete()
+        else:
+            Crate.objects.using(alias).filter(pk=first.pk).update(weight=7)
+
+    pre_delete.connect(more, sender=Crate)
+    try:
+        with lease([first, other]):
+            first.delete()
+    finally:
+        pre_delete.disconnect(more, sender=Crate)
+    assert not Crate.objects.using(alias).exists()
+    recorded = FencedWrite.objects.using(alias).order_by("id").values_list("action", "outcome")
+    assert list(recorded) == [("update", "accepted"), ("delete", "accepted"), ("delete", "accepted")]
 
 
 def test_receiver_that_writes_a_row_before_it_is_deleted(alias: str) -> None:
