@@ -99,6 +99,7 @@ def check_models(app_configs: Sequence[AppConfig] | None = None, **_kwargs: Any)
     found: list[CheckMessage] = []
     for model in _fenced_models(app_configs):
         found.extend(modelchecks.of_model(model, _aliases()))
+    found.extend(modelchecks.sharing_tables([*_fenced_models(app_configs)]))
     return found
 
 

@@ -18,7 +18,7 @@ from fencing import conf, guard_audit
 from fencing.fields import TokenField
 from fencing.guards import FenceGuard
 from fencing.models import FencedModel
-from fencing.naming import owner_of, owns_token, shares_key, template_fields
+from fencing.naming import make_fence, owner_of, owns_token, shares_key, template_fields
 from fencing.querysets import FencedQuerySet
 
 HINTS = {
@@ -30,6 +30,7 @@ HINTS = {
     "E015": "Give the field another name; db_column can keep the column's.",
     "E016": "Remove it: a row is fenced under one name, that of the class whose table has last_token.",
     "E017": "Let the link to the parent be the key: remove the child's own, or give the link primary_key=True.",
+    "E018": "Give both the same fence_resource and fence_using, or make one a proxy of the other.",
     "W001": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
     "W002": "Let Meta.base_manager_name name a manager that is built from FencedQuerySet, or inherit FencedModel.Meta.",
     "W004": "Run `manage.py migrate`, or `manage.py fencing guards --install` where the migrations are applied.",
@@ -57,6 +58,28 @@ def of_model(model: type[FencedModel], aliases: Collection[str]) -> Iterator[Che
     if not hidden:
         yield from _check_resource(model, aliases)
     yield from _check_managers(model)
+
+
+def sharing_tables(models_: Collection[type[FencedModel]]) -> Iterator[CheckMessage]:
+    """Fenced models that name the rows of one table in different ways; proxies and children are ``of_model``'s."""
+    seen: dict[tuple[str, str], tuple[type[FencedModel], object]] = {}
+    for model in models_:
+        if model._meta.proxy or not owns_token(model) or (name := _name_in_columns(model)) is None:
+            continue
+        first, its_name = seen.setdefault((router.db_for_write(model), model._meta.db_table), (model, name))
+        if its_name != name:
+            text = f"{model._meta.label} names the rows of table {model._meta.db_table!r} otherwise than {first._meta.label}."
+            yield _message("E018", text, model)
+
+
+def _name_in_columns(model: type[FencedModel]) -> object:
+    """How the rows of a table are named, in terms of its columns and the lease backend; None if that cannot be told."""
+    try:
+        fence = make_fence(model)
+        fields: dict[str, Any] = {one: fence.owner._meta.get_field(attribute) for one, attribute in fence.fields}
+        return fence.using, fence.template.format(**{one: f"{{{field.column}}}" for one, field in fields.items()})
+    except (FieldDoesNotExist, TypeError, ValueError):
+        return None  # E008 says so
 
 
 def _check_table(model: type[FencedModel]) -> Iterator[CheckMessage]:

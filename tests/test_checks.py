@@ -387,6 +387,48 @@ def test_e017_child_with_a_key_of_its_own(isolated: Apps) -> None:
         make_fence(Own)
 
 
+def fenced(name: str, *, resource: str = "", meta: dict[str, Any], **fields: Any) -> Any:
+    """A fenced model of the app "shop"."""
+    options = type("Meta", (FencedModel.Meta,), {"app_label": "shop", "constraints": (), **meta})
+    return type(name, (FencedModel,), {"__module__": __name__, "fence_resource": resource, "Meta": options, **fields})
+
+
+@pytest.mark.parametrize("managed", [True, False])
+@pytest.mark.parametrize(
+    ("first", "second", "column", "differ"),
+    [
+        ("", "", "code", True),  # the default name has the model's own in it
+        ("stock:{pk}", "store:{pk}", "code", True),
+        ("stock:{code}", "stock:{code}", "code", False),
+        ("stock:{code}", "stock:{code}", "other", True),
+        ("stock:{pk}", "stock:{id}", "code", False),
+        ("stock:{absent}", "stock:{pk}", "code", False),  # fencing.E008
+    ],
+)
+def test_e018_two_names_for_the_rows_of_one_table(
+    isolated: Apps, managed: bool, first: str, second: str, column: str, differ: bool
+) -> None:
+    """Two holders, each with a lease of its own, would write one row at a time."""
+    shared = {"db_table": "shop_stock", "managed": managed}
+    fenced("One", resource=first, meta={"db_table": "shop_stock"}, code=models.CharField(max_length=9))
+    other = fenced("Other", resource=second, meta=shared, code=models.CharField(max_length=9, db_column=column))
+    fenced("Elsewhere", resource=first, meta={"db_table": "shop_store"}, code=models.CharField(max_length=9))
+    found = [(message.id, message.obj) for message in of_models(isolated) if message.id == "fencing.E018"]
+    assert found == [("fencing.E018", other)] * differ
+
+
+def test_e018_tables_of_two_databases(isolated: Apps) -> None:
+    class Router:
+        def db_for_write(self, model: Any, **_hints: Any) -> str:
+            return "lite" if model.__name__ == "Other" else "default"
+
+    for name in ("One", "Other"):
+        fenced(name, meta={"db_table": "shop_stock"})
+    with override_settings(DATABASE_ROUTERS=[Router()]):
+        assert "fencing.E018" not in {message.id for message in of_models(isolated)}
+    assert "fencing.E018" in {message.id for message in of_models(isolated)}
+
+
 @pytest.mark.django_db(databases=["default", "lite"], transaction=True)
 @pytest.mark.parametrize("alias", ["default", "lite"])
 def test_w004_guard_that_is_missing_in_a_database(alias: str) -> None:
