@@ -36,12 +36,14 @@ class Entries(Generic[E]):
         return entry
 
 
-this_thread = get_ident
-
-
 def this_coroutine() -> asyncio.Task[Any] | None:
     """The task that is running, or None where its loop has gone."""
     try:
         return asyncio.current_task()
     except RuntimeError:
         return None
+
+
+def this_caller() -> tuple[int, asyncio.Task[Any] | None]:
+    """The thread, and the task that is running in it, if any: coroutines take turns in one thread."""
+    return get_ident(), this_coroutine()

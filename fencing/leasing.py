@@ -20,7 +20,7 @@ from fencing import conf, history, signals
 from fencing.acquiring import acquire
 from fencing.asynchronous import Acquisition
 from fencing.connections import open_transactions
-from fencing.entries import Entries, this_coroutine, this_thread
+from fencing.entries import Entries, this_caller, this_coroutine
 from fencing.exceptions import LeaseHeldError, LeaseInsideTransactionError, ResourceMismatchError
 from fencing.leases import Lease
 from fencing.logs import tell_lease
@@ -61,13 +61,13 @@ class Leasing(Generic[L]):
         except BaseException:
             _leave_all(granted)
             raise
-        self._entered.add(this_thread(), granted)
+        self._entered.add(this_caller(), granted)
         return self._yielded(names, taken)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _leave_all(self._entered.take(this_thread()))
+        _leave_all(self._entered.take(this_caller()))
 
     async def __aenter__(self) -> L:
         names, give_up = self._names(), self._give_up()

@@ -1261,6 +1261,13 @@ MUTANTS = (
         tests=(COMMANDS + "test_reader_who_leaves_gets_no_traceback",),
     ),
     Mutant(
+        name="a coroutine leaves what it entered itself by a plain with",
+        file="fencing/entries.py",
+        old="return get_ident(), this_coroutine()",
+        new="return get_ident(), None",
+        tests=("tests/test_async.py::test_exit_ends_its_own_entry_where_coroutines_enter_one_object_by_a_plain_with",),
+    ),
+    Mutant(
         name="whoever shares a lease() leaves what it entered itself",
         file="fencing/entries.py",
         old="        self._open.setdefault(who, []).append(entry)\n",

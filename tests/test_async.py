@@ -237,6 +237,34 @@ def test_exit_ends_its_own_entry_where_coroutines_share_one_object() -> None:
     assert holder_of("stock:42") is None
 
 
+def test_exit_ends_its_own_entry_where_coroutines_enter_one_object_by_a_plain_with() -> None:
+    """They take turns in one thread."""
+    shared = lease("stock:42", ttl=600)
+    with lease("stock:43"):  # so that no number has to be reserved in a database, which no coroutine may ask
+        pass
+
+    async def body() -> None:
+        inside, leave = asyncio.Event(), asyncio.Event()
+
+        async def sleep() -> None:
+            with shared:
+                inside.set()
+                await leave.wait()
+
+        sleeping = asyncio.create_task(sleep())
+        async with asyncio.timeout(BOUND):
+            await inside.wait()
+        await sync_to_async(revoke)("stock:42", "it sleeps")
+        with shared as newer:
+            leave.set()
+            await sleeping
+            assert newer.is_held() and newer in beats
+            assert await sync_to_async(holder_of)("stock:42") == newer.holder
+
+    run(body)
+    assert holder_of("stock:42") is None
+
+
 def test_coroutine_that_is_thrown_away_with_its_loop_gives_its_lease_back() -> None:
     """It cannot await the release, and the heartbeat would renew for ever."""
     entered: list[Lease] = []
