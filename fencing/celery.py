@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import timedelta
 from time import time
@@ -70,12 +70,25 @@ class FencedTask(CeleryTask):
 
     abstract = True
     fencing: ClassVar[TaskPolicy]
+    dont_autoretry_for: ClassVar[tuple[type[BaseException], ...]]
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Put the lease around the task's body, inside all that Celery puts around it."""
         super().__init_subclass__(**options)
         if (body := cls.__dict__.get("run")) is not None:
             cls.run = _under_lease(body)  # type: ignore[method-assign]
+
+    @classmethod
+    def annotate(cls) -> None:
+        """Celery's; what the setting ``task_annotations`` says of retries is known from here on.
+
+        Of ``autoretry_for`` Celery takes what the decorator says before that.
+        """
+        named: Any = cls.__dict__.get("autoretry_for")
+        super().annotate()
+        if named is None:
+            named = getattr(cls, "autoretry_for", ())
+        cls.dont_autoretry_for = _not_retried(getattr(cls, "dont_autoretry_for", ()), named)
 
     @property
     def operation(self) -> str | None:
@@ -125,10 +138,13 @@ def _under_lease(body: Any) -> Callable[..., Any]:
 
         return _Run(self, call, body).result()
 
+    signature = inspect.signature(function)
     if not bound:
-        signature = inspect.signature(function)
         task = inspect.Parameter("_task", inspect.Parameter.POSITIONAL_ONLY)
-        run.__signature__ = signature.replace(parameters=[task, *signature.parameters.values()])  # type: ignore[attr-defined]
+        signature = signature.replace(parameters=[task, *signature.parameters.values()])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    # Where ``task_annotations`` decorate "@run", Celery decorates what is wrapped, and would leave the lease out.
+    del run.__wrapped__
     return run
 
 
@@ -355,22 +371,20 @@ def _make_task(function: Callable[..., R], celery_options: dict[str, Any], **pol
     # Refusals are expected: Celery logs them in one line. It takes one class as well as several.
     expected = options.get("throws", base.throws)
     options["throws"] = (*([expected] if isinstance(expected, type) else expected), WriteRejectedError)
-    options["dont_autoretry_for"] = _not_retried(base, options)
+    if "dont_autoretry_for" in options:
+        named = options.get("autoretry_for", getattr(base, "autoretry_for", ()))
+        options["dont_autoretry_for"] = _not_retried(options["dont_autoretry_for"], named)
     bases = (base,) if issubclass(base, FencedTask) else (FencedTask, base)
     make: Any = shared_task(base=type(base.__name__, bases, members), **options)
     task: Task[..., R] = make(function)
     return task
 
 
-def _not_retried(base: Any, options: dict[str, Any]) -> tuple[type[BaseException], ...]:
-    """What Celery's ``autoretry_for`` does not mean: what the user says, and the incurable that it does not name."""
-
-    def told(option: str) -> Any:
-        return options.get(option, getattr(base, option, ()))
-
-    named = set(told("autoretry_for"))
+def _not_retried(excepted: Iterable[Any], named: Iterable[Any]) -> tuple[type[BaseException], ...]:
+    """What Celery's ``autoretry_for`` does not mean: what the user has excepted, and the incurable that it does not name."""
     # Celery itself lets a message that goes back to the broker be retried, which drops it where nothing can be sent.
-    return (*told("dont_autoretry_for"), *[error for error in (*INCURABLE, Reject) if error not in named])
+    ours, named = (*INCURABLE, Reject), {*named}
+    return (*excepted, *[error for error in ours if error not in named])
 
 
 @signals.task_received.connect

@@ -17,6 +17,9 @@ from fencing.drill.scratch import having, remove
 from fencing.exceptions import FencingError
 from fencing.management.output import as_json, write_table
 
+# Each is a process with a connection to the database.
+MOST_WORKERS = 200
+
 ABOUT = "let real processes pause, die and wake up, and see the database refuse every stale write"
 
 
@@ -129,8 +132,10 @@ def _remove(out: OutputWrapper, name: str, using: str, database: str | None) -> 
 
 
 def _workers(text: str) -> int:
-    if not text.isdecimal() or int(text) < 2:
-        raise ArgumentTypeError(f"{text!r} is no number of processes; somebody has to overtake, so give at least 2.")
+    if not (text.isascii() and text.isdecimal()) or not 2 <= int(text) <= MOST_WORKERS:
+        raise ArgumentTypeError(
+            f"{text!r} is no number of processes; somebody has to overtake, so give 2 to {MOST_WORKERS}."
+        )
     return int(text)
 
 

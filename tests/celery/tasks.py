@@ -37,7 +37,10 @@ def take(self: FencedTask, sku: str, delta: int = -1) -> int:
     """The body of most tasks."""
     request = self.request
     priority = request.delivery_info.get("priority") if request.delivery_info else None
-    report(sku, "began", retries=request.retries, headers=request.headers, id=request.id, priority=priority)
+    report(
+        sku, "began", retries=request.retries, headers=request.headers, id=request.id, priority=priority,
+        stamps=request.stamps, shadow=request.shadow,
+    )  # fmt: skip
     return change(sku, delta)
 
 

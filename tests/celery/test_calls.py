@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -12,11 +12,12 @@ from uuid import UUID
 
 import pytest
 from celery import Task, shared_task
+from celery.app.annotations import prepare
 from django.db import OperationalError
 from django.utils.translation import gettext_lazy
 
-from fencing import LeaseRequiredError, StaleWriteError, current_lease
-from fencing.celery import FencedTask, fenced_task
+from fencing import LeaseRequiredError, PartialEffectError, StaleWriteError, current_lease
+from fencing.celery import FencedTask, fenced_task, leased_task
 from fencing.taskpolicy import TaskPolicy, make_policy
 from inventory_demo.celery import app
 from inventory_demo.models import Stock
@@ -156,6 +157,62 @@ def test_class_with_a_body_of_its_own_is_a_base_like_others(article: Article) ->
         return tasks.change(sku, self.amount(sku))
 
     assert restock(article.sku) == 10 + len(article.sku)
+
+
+# --- annotations
+
+
+@pytest.fixture
+def annotated(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], None]:
+    """Set what `task_annotations` say of the tasks that are made from now on."""
+    return lambda annotations: monkeypatch.setitem(app.__dict__, "annotations", prepare(annotations))
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [(ValueError("again"), 2), (KeyError("excepted"), 1), (PartialEffectError("stock:7", 1), 1)],
+    ids=lambda value: type(value).__name__,
+)
+def test_annotation_may_except_errors_from_retries_beside_the_incurable(
+    article: Article, annotated: Callable[[dict[str, Any]], None], error: Exception, attempts: int
+) -> None:
+    name = f"tests.annotated_{type(error).__name__}"
+    told = {"autoretry_for": (Exception,), "dont_autoretry_for": (LookupError,), "max_retries": 1}
+    annotated({name: {**told, "default_retry_delay": 0}})
+    runs: list[int] = []
+
+    @fenced_task(resource="stock:{sku}", ttl=5, bind=True, name=name)
+    def failing(self: FencedTask, sku: str) -> None:
+        runs.append(self.request.retries)
+        raise error
+
+    with pytest.raises(type(error)):
+        failing.apply((article.sku,)).get()
+    assert runs == [*range(attempts)]
+
+
+@pytest.mark.parametrize("bind", [True, False])
+def test_annotation_that_decorates_the_body_leaves_the_lease_around_it(
+    article: Article, annotated: Callable[[dict[str, Any]], None], bind: bool
+) -> None:
+    name, calls = f"tests.decorated_{bind}", []
+
+    def noting(run: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            calls.append(current_lease())
+            return run(*args, **kwargs)
+
+        return noted
+
+    annotated({name: {"@run": noting}})
+
+    def body(*args: Any, sku: str) -> str:
+        held = current_lease()
+        return held.resource if held else ""
+
+    decorated = leased_task(resource="stock:{sku}", ttl=5, bind=bind, name=name)(body)
+    assert decorated(sku=article.sku) == article.resource
+    assert calls == [None]
 
 
 # --- eager

@@ -67,6 +67,18 @@ def test_skipping_in_a_chord_is_a_failure_of_the_chord(worker: Worker, article: 
         assert total.reports() == []
 
 
+def test_stamps_and_shadow_stay_with_a_task_that_waits_for_its_lease(worker: Worker, article: Article) -> None:
+    """By its stamps it is found, and revoked."""
+    signature = tasks.retrying.si(article.sku).set(queue=worker.queue, shadow="restock")
+    signature.stamp(tenant="blue")
+    with lease(article.resource, ttl=30):
+        result = signature.apply_async()
+        assert reaches(result, "RETRY")
+    assert result.get(timeout=30) == 9
+    began = article.report()
+    assert began["stamps"] == {"tenant": "blue"} and began["shadow"] == "restock"
+
+
 def test_callbacks_of_skipped_failed_and_duplicate_tasks(worker: Worker, article: Article, other: Article) -> None:
     """Of a skipped task none is called; a duplicate calls its own again under the same id."""
     callback, errback = (tasks.retrying.si(other.sku, delta).set(queue=worker.queue) for delta in (-1, -2))

@@ -101,6 +101,7 @@ def test_modules_of_a_fresh_process_import_no_models() -> None:
     [
         ("--workers=1", "somebody has to overtake"),
         ("--workers=x", "no number of processes"),
+        ("--workers=8000", "give 2 to 200"),
         ("--seconds=0", "no number of seconds above 0"),
         ("--seconds=inf", "no number of seconds above 0"),
         ("--pause-rate=-1", "no rate"),
