@@ -40,7 +40,8 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
     names = {one.column: one.get_db_prep_save(value, connection) for one, value in kept.items()}
     columns = tuple([(column, isinstance(value, str)) for column, value in names.items()])
     text = row_text(update, table, key, bound, way_to_pass(connection, lease), write.compares, recorded, columns)
-    # Numbers go as text, of the type that the column has: of small ones psycopg makes other types, each prepared apart.
+    # Of the types that the columns have: small integers would else be of other types, and each prepared apart.
+    big = connection.ops.adapt_integerfield_value
     answer = fetch_one(
         connection,
         text,
@@ -49,12 +50,12 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
             **{f"name{number}": value for number, value in enumerate(names.values())},
             "namespace": lease.namespace,
             "resource": lease.resource,
-            "grant_token": str(lease.token),
+            "grant_token": big(lease.token, "BigIntegerField"),
             "holder": lease.holder,
             "pk": meta.pk.get_db_prep_value(write.pk, connection),
             "object_pk": str(write.pk)[: history.MAX_PK_LENGTH],
-            "token": str(token),
-            "seen": None if write.pin is None else str(write.pin),
+            "token": big(token, "BigIntegerField"),
+            "seen": big(write.pin, "BigIntegerField"),
             "at": timezone.now(),
             "idle": milliseconds(conf.idle_in_transaction(lease.ttl)) if bound else None,
         },
