@@ -17,7 +17,7 @@ from django.db import OperationalError, transaction
 from django.db.backends.utils import split_identifier, truncate_name
 from django.db.transaction import TransactionManagementError
 
-from fencing.databases import LOCK_TIMEOUTS, as_it_was, code_of, is_busy, kind, set_in_any_case, whole_seconds
+from fencing.databases import LOCK_TIMEOUTS, as_it_was, code_of, is_busy, kind, setting_back, whole_seconds
 from fencing.guards import FenceGuard
 from fencing.resources import milliseconds
 
@@ -169,7 +169,5 @@ def _wait_of_session(connection: BaseDatabaseWrapper, wait: float) -> Iterator[N
     """MariaDB: DDL is in no transaction, so the bound is the connection's, and is set back in any case."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET @fencing_wait = @@lock_wait_timeout, lock_wait_timeout = {whole_seconds(wait)}")
-    try:
+    with setting_back(connection, as_it_was("lock_wait_timeout", "fencing_wait")):
         yield
-    finally:
-        set_in_any_case(connection, as_it_was("lock_wait_timeout", "fencing_wait"))

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import DataError, OperationalError, connections
+from django.db import DataError, Error, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
@@ -95,6 +97,21 @@ def set_in_any_case(connection: BaseDatabaseWrapper, assignment: str) -> None:
     except BaseException:
         connection.close()
         raise
+
+
+@contextmanager
+def setting_back(connection: BaseDatabaseWrapper, assignment: str) -> Iterator[None]:
+    """MariaDB: ``set_in_any_case`` after the block. An error of the block is what is told, also where that fails, too.
+
+    A connection that died in the block says of each further statement only that it is dead.
+    """
+    try:
+        yield
+    except BaseException:
+        with suppress(Error):
+            set_in_any_case(connection, assignment)
+        raise
+    set_in_any_case(connection, assignment)
 
 
 def as_it_was(variable: str, saved: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from django.db.backends.signals import connection_created
@@ -17,7 +17,7 @@ from django.db.transaction import TransactionManagementError
 from django.dispatch import receiver
 
 from fencing.conf import MAX_TOKEN
-from fencing.databases import set_in_any_case
+from fencing.databases import set_in_any_case, setting_back
 from fencing.exceptions import InvalidTokenError
 from fencing.guard_sql import SQLITE_FUNCTIONS
 
@@ -90,12 +90,10 @@ def lift_higher(connection: BaseDatabaseWrapper, number: int) -> None:
 @contextmanager
 def lift_outside_transactions(connection: BaseDatabaseWrapper) -> Iterator[None]:
     """MariaDB: lift the guard for migrations, whose DDL takes no transaction; ``last_token`` stays as it is."""
-    try:
+    with setting_back(connection, "@fencing_unfenced = NULL, @fencing_migrating = NULL"):
         with connection.cursor() as cursor:
             cursor.execute("SET @fencing_unfenced = 0, @fencing_migrating = TRUE")
         yield
-    finally:
-        set_in_any_case(connection, "@fencing_unfenced = NULL, @fencing_migrating = NULL")
 
 
 def lifted(connection: BaseDatabaseWrapper) -> int | None:
@@ -112,19 +110,20 @@ def _told(connection: BaseDatabaseWrapper, setting: Setting, number: Any, *, at_
             "The guard is told something for one transaction only, and none is open: wrap this in transaction.atomic()."
         )
     before = _present(connection, setting)
+    is_mariadb = connection.vendor == "mysql"
+    as_before = f"@fencing_{setting} = {'NULL' if before is None else int(before)}"
     try:
-        if connection.vendor == "mysql":
+        if is_mariadb:
             watch(connection)
-        _tell(connection, setting, number)
-        _remember(connection, setting, number)
-        yield
+        with setting_back(connection, as_before) if is_mariadb else nullcontext():
+            _tell(connection, setting, number)
+            _remember(connection, setting, number)
+            yield
     finally:
         _remember(connection, setting, before)
-        if connection.vendor == "mysql":
-            set_in_any_case(connection, f"@fencing_{setting} = {'NULL' if before is None else int(before)}")
-            if not getattr(connection, _RECORD):
-                unwatch(connection)
-        elif _can_tell(connection):
+        if is_mariadb and not getattr(connection, _RECORD):
+            unwatch(connection)
+        elif not is_mariadb and _can_tell(connection):
             _tell(connection, setting, before)
 
 

@@ -141,9 +141,9 @@ MUTANTS = (
     ),
     Mutant(
         name="what MariaDB's connection was told is taken back when the block is left",
-        file="fencing/lifting.py",
-        old="""set_in_any_case(connection, f"@fencing_{setting} = {'NULL' if before is None else int(before)}")""",
-        new="pass",
+        file="fencing/databases.py",
+        old="        raise\n    set_in_any_case(connection, assignment)",
+        new="        raise",
         tests=("tests/test_reused_connections.py::test_block_inside_a_transaction_ends_before_it",),
     ),
     Mutant(
@@ -1682,9 +1682,16 @@ MUTANTS = (
     Mutant(
         name="what is told ends with its block (MariaDB)",
         file="fencing/lifting.py",
-        old="set_in_any_case(connection, f\"@fencing_{setting} = {'NULL' if before is None else int(before)}\")",
-        new="pass",
+        old="with setting_back(connection, as_before) if is_mariadb else nullcontext():",
+        new="with nullcontext():",
         tests=("tests/guards/test_refusals.py::test_mariadb_nothing_told_reaches_the_next_user_of_the_connection",),
+    ),
+    Mutant(
+        name="a connection that died in a block is what is told (MariaDB)",
+        file="fencing/databases.py",
+        old="        with suppress(Error):\n            set_in_any_case",
+        new="        if True:\n            set_in_any_case",
+        tests=(MARIADB + "test_connection_that_ends_with_the_fence_lifted_is_the_databases_own_error",),
     ),
     Mutant(
         name="what is told ends with its transaction (MariaDB)",

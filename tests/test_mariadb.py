@@ -23,6 +23,7 @@ from fencing import (
     StaleReadError,
     StaleWriteError,
     lease,
+    unfenced,
 )
 from fencing.acquiring import acquire
 from fencing.conflicts import _may_be_equal
@@ -364,6 +365,15 @@ def test_connection_that_ends_under_a_live_lease_is_the_databases_own_error(stoc
     with grant().atomic(using="maria"):
         assert raw("SELECT @@innodb_lock_wait_timeout") == [(30,)]
     assert raw("SELECT @@innodb_lock_wait_timeout, @@idle_write_transaction_timeout") == [(50, 0)]
+
+
+def test_connection_that_ends_with_the_fence_lifted_is_the_databases_own_error(stock: Stock) -> None:
+    """Setting back what the guard was told fails as well then, with an error that says less."""
+    with pytest.raises(OperationalError, match=r"20(06|13)"), unfenced("audit", database="maria"):
+        rows().update(quantity=3)
+        cut_off()
+        rows().count()
+    assert quantity() == 10
 
 
 def lock(pk: int) -> None:
