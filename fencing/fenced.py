@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -206,21 +206,26 @@ class FencedModel(ReadRow):
                 settle_name(self)
             token, lease = number or 0, None if number is not None else self._fence_lease_to_create(fence)
         before = self.last_token
-        with lockedrows.fenced_steps(connection) if lease else nullcontext():
-            try:
-                self.last_token = lockedrows.admit_insert(connection, fence, lease, [self.pk]) if lease else token
+        steps: AbstractContextManager[dict[Lease, int]] = nullcontext({})
+        if lease:
+            steps = lockedrows.fenced_insert(connection, fence, {lease: [self.pk]})
+        try:
+            with steps as tokens:
+                self.last_token = tokens[lease] if lease else token
                 rows = insert()
-            except BaseException:
-                self.last_token = before
-                raise
-            inserted = self._fence_inserted(fence, rows, returning_fields)
-            key = key_in(fence, inserted)
-            if lease:
-                self._fence_ensure_inserted_as(fence, lease, inserted)
-                lease.accepted += 1
-                history.record(connection, [attempt(lease, fence, key, self.last_token, action="insert", seen=None)])
+                inserted = self._fence_inserted(fence, rows, returning_fields)
+                key = key_in(fence, inserted)
+                if lease:
+                    self._fence_ensure_inserted_as(fence, lease, inserted)
+                    lockedrows.pass_inserted(connection, fence, lease, [self.pk], self.last_token)
+                    made = attempt(lease, fence, key, self.last_token, action="insert", seen=None)
+                    history.record(connection, [made])
+        except BaseException:
+            self.last_token = before
+            raise
         self._fence_pin, self._fence_loaded = self.last_token, inserted
         if lease:
+            lease.accepted += 1
             lease.remember(connection, fence.label, key, self.last_token)
         if number is not None:
             writes.record_unfenced(connection, fence, [(key, self._fence_name_on_record(fence))], number, "insert")

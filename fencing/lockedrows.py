@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
@@ -22,10 +22,11 @@ from fencing.exceptions import (
     StaleWriteError,
     WriteRejectedError,
 )
+from fencing.guards import guard_name_of
 from fencing.leases import Lease
 from fencing.lifting import lifted
 from fencing.naming import ModelFence
-from fencing.resources import bound_idling, pass_resource, take_write_lock
+from fencing.resources import bound_idling, pass_resource, seen_token, take_write_lock
 from fencing.scope import find_lease, held_leases
 from fencing.statements import Verdict, attempt, has_begun, plain
 from fencing.writes import numbered, refused
@@ -144,24 +145,60 @@ def admit(
     return token
 
 
-def admit_insert(
-    connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, keys: Sequence[Any], *, over: bool = False
-) -> int:
-    """Pass the resource for an INSERT under ``lease``, inside ``fenced_steps``; the number that the rows get.
+@contextmanager
+def fenced_insert(
+    connection: BaseDatabaseWrapper, fence: ModelFence, keys: Mapping[Lease, Sequence[Any]], *, over: bool = False
+) -> Iterator[dict[Lease, int]]:
+    """The steps of an INSERT under leases: the block gets the number of each, inserts, and calls ``pass_inserted``.
+
+    The rows first, as everywhere: an INSERT may wait for a row that is equal in a unique key, and who has that row is
+    going to pass the resource.
 
     Args:
-        keys: the primary keys of the rows, as far as they are preset.
+        connection: the database of the rows.
+        fence: how they are fenced.
+        keys: the primary keys of the rows by lease, as far as they are preset.
         over: the INSERT may become an UPDATE of a row, so the number must be one that no write has carried.
     """
-    bound_idling(connection, lease)
-    pk = keys[0] if len(keys) == 1 else ""
-    tell = partial(attempt, lease, fence, pk, lease.newest_token, action="insert", seen=None)
+    tokens: dict[Lease, int] = {}
+    try:
+        with fenced_steps(connection):
+            for lease in sorted(keys, key=lambda one: one.resource):
+                bound_idling(connection, lease)
+                tokens[lease] = _number_to_insert(connection, fence, lease, keys[lease], over=over)
+            yield tokens
+    except IntegrityError as error:
+        for lease, token in tokens.items():
+            seen = seen_token(connection, lease)
+            overtaken = seen is not None and seen > lease.token
+            if overtaken or guard_name_of(error):
+                verdict = Verdict(seen=None, passed=not overtaken, accepted=False)
+                what = f"upsert of {len(keys[lease])} rows of {fence.label}" if over else ""
+                tried = _insertion(fence, lease, keys[lease], token, "upsert" if over else "insert")
+                raise refused(StaleWriteError, lease, connection, tried, verdict, what=what) from error
+        raise
+
+
+def pass_inserted(
+    connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, keys: Sequence[Any], token: int
+) -> None:
+    """Pass the resource after an INSERT, inside ``fenced_insert``, and before its history: lines come in this order."""
+    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):
+        raise RefusalError(StaleWriteError, lease, _insertion(fence, lease, keys, token), passed=False)
+
+
+def _number_to_insert(
+    connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, keys: Sequence[Any], *, over: bool
+) -> int:
     sent = max(lease.number_sent(connection, fence.label, key) for key in keys)
     take = lease.unused_number if over else partial(lease.number_above, 0, sent)
-    token = numbered(lease, connection, tell, take)
-    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):
-        raise RefusalError(StaleWriteError, lease, tell(), passed=False)
-    return token
+    return numbered(lease, connection, partial(_insertion, fence, lease, keys, lease.newest_token), take)
+
+
+def _insertion(
+    fence: ModelFence, lease: Lease, keys: Sequence[Any], token: int, action: str = "insert"
+) -> history.Attempt:
+    return attempt(lease, fence, keys[0] if len(keys) == 1 else "", token, action=action, seen=None)
 
 
 def record_rows(

@@ -6,11 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
-from django.db import IntegrityError, connections, models, router
+from django.db import connections, models, router
 
 from fencing import bulkwrites, conflicts, deletes, history, lockedrows
-from fencing.exceptions import LeaseRequiredError, ResourceMismatchError, StaleWriteError
-from fencing.guards import guard_name_of
+from fencing.exceptions import LeaseRequiredError, ResourceMismatchError
 from fencing.leases import Lease
 from fencing.lifting import lifted
 from fencing.maintenance import number_for
@@ -164,8 +163,7 @@ class FencedQuerySet(models.QuerySet[M]):
             # The name of a row that is there stays as it is, see ``ensure_of_resource``.
             options["update_fields"] = conflicts.without_names(fence_of(self.model), options["update_fields"])
         leases = [self._lease_to_create(obj, needed=update_conflicts) for obj in objs]
-        with lockedrows.fenced_steps(connection):
-            created = self._bulk_create_fenced(objs, leases, options)
+        created = self._bulk_create_fenced(objs, leases, options)
         for obj, lease in zip(created, leases, strict=True):
             if lease is not None:
                 lease.remember(connection, fence_of(self.model).label, obj.pk, obj.last_token)  # type: ignore[attr-defined]
@@ -175,48 +173,48 @@ class FencedQuerySet(models.QuerySet[M]):
 
     def _bulk_create_fenced(self, objs: list[M], leases: list[Lease | None], options: dict[str, Any]) -> list[M]:
         fence, connection = fence_of(self.model), self._write_connection()
-        keys: defaultdict[Lease, list[Any]] = defaultdict(list)
+        rows: defaultdict[Lease, list[M]] = defaultdict(list)
         for obj, lease in zip(objs, leases, strict=True):
             if lease is not None:
-                keys[lease].append(obj.pk)
-        tokens: dict[Lease, int] = {}
-        for held in sorted(keys, key=lambda one: one.resource):
-            over = options["update_conflicts"] or options["ignore_conflicts"]
-            tokens[held] = lockedrows.admit_insert(connection, fence, held, keys[held], over=over)
-        before = [obj.last_token for obj in objs]  # type: ignore[attr-defined]
-        for obj, lease in zip(objs, leases, strict=True):
-            obj.last_token = 0 if lease is None else tokens[lease]  # type: ignore[attr-defined]
+                rows[lease].append(obj)
+        keys = {lease: [obj.pk for obj in mine] for lease, mine in rows.items()}
+        over = options["update_conflicts"] or options["ignore_conflicts"]
+        before = [(obj.__dict__.copy(), obj._state.adding, obj._state.db) for obj in objs]
         try:
-            created = super().bulk_create(objs, **options)
-            for obj, lease in zip(objs, leases, strict=True):
-                if fence.made and lease is not None and name_of_new(obj) != lease.resource:
-                    raise ResourceMismatchError(lease.resource, name_of_new(obj), f"creating {fence.label}")
-            if options["update_conflicts"]:
+            with lockedrows.fenced_insert(connection, fence, keys, over=over) as tokens:
+                for obj, lease in zip(objs, leases, strict=True):
+                    obj.last_token = 0 if lease is None else tokens[lease]  # type: ignore[attr-defined]
+                created = super().bulk_create(objs, **options)
                 for held, token in tokens.items():
-                    mine = [obj for obj, lease in zip(objs, leases, strict=True) if lease is held]
-                    conflicts.ensure_of_resource(connection, fence, mine, held.resource, token)
-        except BaseException as error:
-            for obj, token in zip(objs, before, strict=True):
-                obj.last_token = token  # type: ignore[attr-defined]
-            if isinstance(error, IntegrityError) and guard_name_of(error) and tokens:
-                held, token = next(iter(tokens.items()))
-                tried = attempt(held, fence, "", token, action="upsert", seen=None)
-                raise lockedrows.RefusalError(
-                    StaleWriteError, held, tried, f"upsert of {len(objs)} rows of {fence.label}"
-                ) from error
+                    self._ensure_created_as(held, token, rows[held], options)
+                    lockedrows.pass_inserted(connection, fence, held, keys[held], token)
+                    made = [obj.pk for obj in rows[held]]
+                    if options["ignore_conflicts"]:
+                        made = conflicts.rows_inserted(connection, fence, rows[held], token)
+                    record = [attempt(held, fence, pk, token, action="insert", seen=None) for pk in made]
+                    history.record(connection, record)
+        except BaseException:
+            # Django has made them look like rows.
+            for obj, (values, adding, alias) in zip(objs, before, strict=True):
+                obj.__dict__.clear()
+                obj.__dict__.update(values)
+                obj._state.adding, obj._state.db = adding, alias
             raise
-        for held, token in tokens.items():
-            mine = [obj for obj, lease in zip(created, leases, strict=True) if lease is held]
-            made = [obj.pk for obj in mine]
-            if options["ignore_conflicts"]:
-                made = conflicts.rows_inserted(connection, fence, mine, token)
-            history.record(connection, [attempt(held, fence, pk, token, action="insert", seen=None) for pk in made])
         for obj in created:
-            if options["ignore_conflicts"] or options["update_conflicts"]:
+            if over:
                 obj._fence_forget_row()  # type: ignore[attr-defined]
             else:
                 obj._fence_accept(obj.last_token)  # type: ignore[attr-defined]
         return created
+
+    def _ensure_created_as(self, held: Lease, token: int, rows: list[M], options: dict[str, Any]) -> None:
+        """Undo an INSERT of rows that are not of the resource under whose lease they were created."""
+        fence = fence_of(self.model)
+        for obj in rows:
+            if fence.made and name_of_new(obj) != held.resource:
+                raise ResourceMismatchError(held.resource, name_of_new(obj), f"creating {fence.label}")
+        if options["update_conflicts"]:
+            conflicts.ensure_of_resource(self._write_connection(), fence, rows, held.resource, token)
 
     def _bulk_create_unfenced(self, objs: list[M], number: int, options: dict[str, Any]) -> list[M]:
         fence, connection = fence_of(self.model), self._write_connection()

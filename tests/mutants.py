@@ -61,6 +61,7 @@ SAVE = "tests/writes/test_save.py::"
 MANY = "tests/writes/test_many_rows.py::"
 PATHS = "tests/writes/test_odd_paths.py::"
 SHAPES = "tests/writes/test_odd_models.py::"
+INSERTS = "tests/writes/test_inserts_in_flight.py::"
 CASCADES = "tests/writes/test_cascades.py::"
 BAD = "tests/writes/test_bad_input.py::"
 TRANSACTIONS = "tests/test_transactions.py::"
@@ -329,6 +330,27 @@ MUTANTS = (
         tests=(CASCADES + "test_receiver_that_takes_a_row_out_of_a_delete",),
     ),
     Mutant(
+        name="an INSERT has its row before it passes the resource",
+        file="fencing/lockedrows.py",
+        old="            yield tokens\n",
+        new="                pass_inserted(connection, fence, lease, keys[lease], tokens[lease])\n            yield tokens\n",
+        tests=(INSERTS + "test_row_of_a_sleeper_in_a_fenced_transaction",),
+    ),
+    Mutant(
+        name="a superseded INSERT that meets a row is a stale write",
+        file="fencing/lockedrows.py",
+        old="            if overtaken or guard_name_of(error):\n",
+        new="            if guard_name_of(error):\n",
+        tests=(INSERTS + "test_superseded_insert_that_meets_a_row_is_no_error_of_the_database",),
+    ),
+    Mutant(
+        name="objects of a refused INSERT are new still",
+        file="fencing/querysets.py",
+        old="                obj.__dict__.update(values)\n                obj._state.adding, obj._state.db = adding, alias\n",
+        new="                obj.__dict__.update(values)\n",
+        tests=(INSERTS + "test_objects_of_a_refused_insert_are_new_still",),
+    ),
+    Mutant(
         name="a refusal is mended in its own database",
         file="fencing/leases.py",
         old="        key = (connection.alias, what)\n",
@@ -387,8 +409,8 @@ MUTANTS = (
     Mutant(
         name="a row of many that was made under another name is undone",
         file="fencing/querysets.py",
-        old="if fence.made and lease is not None and",
-        new="if False and lease is not None and",
+        old="if fence.made and name_of_new(obj) !=",
+        new="if False and name_of_new(obj) !=",
         tests=(SHAPES + "test_name_that_is_another_each_time",),
     ),
     Mutant(
@@ -443,8 +465,8 @@ MUTANTS = (
     Mutant(
         name="ignored rows are not on record",
         file="fencing/querysets.py",
-        old='if options["ignore_conflicts"]:\n                made',
-        new="if False:\n                made",
+        old='if options["ignore_conflicts"]:\n                        made',
+        new="if False:\n                        made",
         tests=(PATHS + "test_ignored_rows_are_not_on_record_as_accepted",),
     ),
     Mutant(
@@ -618,8 +640,8 @@ MUTANTS = (
     Mutant(
         name="the resource's row (inserts)",
         file="fencing/lockedrows.py",
-        old="    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):\n        raise RefusalError(StaleWriteError, lease, tell(), passed",
-        new="    if False:\n        raise RefusalError(StaleWriteError, lease, tell(), passed",
+        old="    if not pass_resource(connection, lease, begun=has_begun(connection, lease)):\n        raise RefusalError(StaleWriteError, lease, _insertion",
+        new="    if False:\n        raise RefusalError(StaleWriteError, lease, _insertion",
         tests=(SAVE + "test_superseded_holder_cannot_bring_a_deleted_row_back",),
     ),
     Mutant(
@@ -738,7 +760,7 @@ MUTANTS = (
     Mutant(
         name="an INSERT that met a row has read nothing",
         file="fencing/querysets.py",
-        old='            if options["ignore_conflicts"] or options["update_conflicts"]:\n',
+        old="            if over:\n",
         new="            if False:\n",
         tests=(PATHS + "test_insert_that_met_another_row_has_read_nothing",),
     ),
