@@ -24,8 +24,10 @@ from fencing.resources import IDLE_BOUND, Way, milliseconds, passing
 from fencing.statements import RowWrite, Verdict, bounds_idling, plain, way_to_pass, with_token
 
 
-def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int) -> Verdict:
-    """Lock, pass, write and record a row in one statement."""
+def send_statement(
+    connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: int, way: Way | None = None
+) -> Verdict:
+    """Lock, pass, write and record a row in one statement; ``way`` is how to pass, by default as ``way_to_pass`` says."""
     meta = write.fence.owner._meta
     table, key = meta.db_table, meta.pk.column or ""
     values = bindable_values(connection, write)
@@ -39,7 +41,8 @@ def send_statement(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrit
     kept: dict[Any, Any] = {meta.get_field(one): value for one, value in write.named.items()}
     names = {one.column: one.get_db_prep_save(value, connection) for one, value in kept.items()}
     columns = tuple([(column, isinstance(value, str)) for column, value in names.items()])
-    text = row_text(update, table, key, bound, way_to_pass(connection, lease), write.compares, recorded, columns)
+    way = way or way_to_pass(connection, lease)
+    text = row_text(update, table, key, bound, way, write.compares, recorded, columns)
     # Of the types that the columns have: small integers would else be of other types, and each prepared apart.
     big = connection.ops.adapt_integerfield_value
     answer = fetch_one(

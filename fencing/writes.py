@@ -30,7 +30,7 @@ from fencing.leases import Lease
 from fencing.lifting import name_higher, named_token
 from fencing.maintenance import number_for
 from fencing.naming import ModelFence
-from fencing.resources import may_pass_yet, seen_token, take_write_lock
+from fencing.resources import Way, may_pass_yet, seen_token, take_write_lock
 from fencing.rowstatement import send_statement
 from fencing.statements import RowWrite, Verdict, attempt_of, has_begun, plain, send_steps
 
@@ -77,7 +77,8 @@ def send(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: 
         verdict = send_statement(connection, lease, write, token)
         if verdict.passed or has_begun(connection, lease) or not may_pass_yet(connection, lease):
             return verdict
-        return send_statement(connection, lease, write, token)
+        # Whatever another thread of the lease has passed since: it may not be committed.
+        return send_statement(connection, lease, write, token, Way.RAISE)
     return send_steps(connection, lease, write, token)
 
 

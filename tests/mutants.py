@@ -351,6 +351,13 @@ MUTANTS = (
         tests=(INSERTS + "test_objects_of_a_refused_insert_are_new_still",),
     ),
     Mutant(
+        name="what another thread of the lease has passed, and not committed, refuses nobody",
+        file="fencing/writes.py",
+        old="        return send_statement(connection, lease, write, token, Way.RAISE)\n",
+        new="        return send_statement(connection, lease, write, token)\n",
+        tests=(TRANSACTIONS + "test_thread_of_a_lease_beside_one_that_has_not_committed",),
+    ),
+    Mutant(
         name="a refusal is mended in its own database",
         file="fencing/leases.py",
         old="        key = (connection.alias, what)\n",

@@ -22,14 +22,17 @@ from fencing import (
     StaleReadError,
     StaleWriteError,
     lease,
+    writes,
 )
 from fencing.acquiring import acquire
 from fencing.exceptions import FencingError
 from fencing.leases import Lease
 from fencing.models import FencedResource, FencedWrite, Operation
+from fencing.resources import may_pass_yet
 from fencing.transactions import FencedTransaction
 from inventory_demo.models import Stock, StockDelta
 from tests.concurrency import BOUND, threads, wait_until, waiting_for_locks
+from tests.shop.models import Crate, Warehouse
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -343,6 +346,33 @@ def test_update_passes_the_resource_although_its_raise_was_rolled_back(stock: St
         Stock.objects.update(quantity=8)
         assert FencedResource.objects.get().last_token == held.token
     assert quantity() == 8
+
+
+def test_thread_of_a_lease_beside_one_that_has_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the resource's row for raised, finds it otherwise, and so again if the other one writes meanwhile."""
+    house = Warehouse.objects.create(name="north")
+    first, second = (Crate.objects.create(warehouse=house, code="1") for _ in range(2))
+    asked, answered = Event(), Event()
+
+    def ask(*args: Any) -> bool:
+        answer = may_pass_yet(*args)
+        asked.set()
+        assert answered.wait(BOUND)
+        return answer
+
+    monkeypatch.setattr(writes, "may_pass_yet", ask)
+    with grant(first.fence_name()).atomic():
+        pass
+    with lease(first) as held, threads() as start:
+        with transaction.atomic():
+            first.save(lease=held)
+            waiting = start(lambda: second.save(lease=held))
+            assert asked.wait(BOUND)
+            first.save(lease=held)
+            answered.set()
+            wait_until(lambda: waiting_for_locks() == 1, "it waits for the transaction of the other one")
+        waiting.result(BOUND)
+    assert all(held.issued(one.last_token) for one in Crate.objects.all())
 
 
 def test_superseded_holder_is_refused_although_its_raise_was_rolled_back(stock: Stock) -> None:
