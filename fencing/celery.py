@@ -157,9 +157,11 @@ class _Run:
         self.call = call
         self.body = body
         self.request = task.request
+        # Celery takes a UUID for an id, too.
+        task_id = str(self.request.id or "")
         # A call inside its own body is given the request of the run that it is in.
-        self.called_directly = self.request.called_directly or _is_at_work(task.name, self.request.id)
-        self.task_id = check_task("" if self.called_directly else self.request.id or "", task.name)
+        self.called_directly = self.request.called_directly or _is_at_work(task.name, task_id)
+        self.task_id = check_task("" if self.called_directly else task_id, task.name)
         self.in_worker = not (self.called_directly or self.request.is_eager)
         self.report = TaskReport(self.request, call.resource)
         self.busy = Busy.taken_from(self.request.headers)
@@ -276,7 +278,7 @@ class _Run:
         return again
 
 
-def _is_at_work(task_name: str, task_id: str | None) -> bool:
+def _is_at_work(task_name: str, task_id: str) -> bool:
     """Whether this very run of a task holds a lease further out in this context."""
     return any(held.task_fields == {"task_id": task_id, "task_name": task_name} for held in held_leases())
 

@@ -17,6 +17,7 @@ from asgiref.sync import iscoroutinefunction
 from django.utils.functional import Promise
 
 from fencing import conf
+from fencing.conf import MAX_OPERATION_LENGTH
 from fencing.naming import NAMEABLE, check_resource, fill, template_fields
 from fencing.once import check_operation
 
@@ -85,12 +86,20 @@ class TaskCall:
     def operation(self, task_name: str, task_id: str) -> str | None:
         """The key under which the body takes effect once; None for a call that nothing identifies."""
         if self.policy.operation is None:
-            return f"{task_name}:{task_id}" if task_id else None
+            return _key_of(f"{task_name}:{task_id}") if task_id else None
         return check_operation(_filled(self.policy.operation, self.bound))
 
     def digest(self) -> str:
         """What tells this call from others under the same key: a hash of its arguments."""
         return hashlib.sha256(_as_text(self.bound.arguments).encode()).hexdigest()
+
+
+def _key_of(name: str) -> str:
+    """The key for the name and id of a task, which may be longer than a key: then it ends in a hash of both."""
+    if len(name) <= MAX_OPERATION_LENGTH:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{name[: MAX_OPERATION_LENGTH - len(digest) - 1]}~{digest}"
 
 
 def _as_text(value: object) -> str:

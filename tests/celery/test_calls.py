@@ -27,9 +27,11 @@ from tests.celery.helpers import Article, overtake
 # --- arguments
 
 
-def policy_of(function: Any, *, bind: bool = False, resource: str = "stock:{sku}:{wh}") -> TaskPolicy:
+def policy_of(
+    function: Any, *, bind: bool = False, resource: str = "stock:{sku}:{wh}", operation: str | None = "{sku}"
+) -> TaskPolicy:
     return make_policy(
-        function, bind=bind, resource=resource, ttl=None, operation="{sku}", atomic=True, on_busy="retry",
+        function, bind=bind, resource=resource, ttl=None, operation=operation, atomic=True, on_busy="retry",
         busy_wait=1, busy_timeout=1, max_stale_retries=0, using="default",
     )  # fmt: skip
 
@@ -119,6 +121,14 @@ def test_c10_lazy_text_is_the_same_argument_as_its_text() -> None:
 def test_operation_that_cannot_be_is_called_one() -> None:
     with pytest.raises(ValueError, match="operation's key"):
         policy_of(move, resource="stock").call(("1" * 201,), {}).operation("task", "id")
+
+
+def test_key_of_a_task_with_a_long_name_and_id_is_its_own() -> None:
+    """Each may have 255 characters, a key 200."""
+    call = policy_of(move, operation=None).call(("1",), {})
+    keys = [call.operation("t" * length, one * 255) for length in (255, 254) for one in "ab"]
+    assert len({*keys}) == 4 and all(key and len(key) == 200 for key in keys)
+    assert call.operation("t" * 163, "a" * 36) == "t" * 163 + ":" + "a" * 36
 
 
 # --- classes

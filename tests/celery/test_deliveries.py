@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from time import time
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from celery import Task
@@ -26,7 +26,7 @@ from tests.celery.helpers import Article, in_other_context, overtake, revoke
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
 
-def deliver(task: Task[..., Any], *args: Any, task_id: str = "") -> Any:
+def deliver(task: Task[..., Any], *args: Any, task_id: Any = "") -> Any:
     """Run a task as a worker's child does, and return what it made of it: a result, or an exception."""
     task_id = task_id or uuid4().hex
     request = {"id": task_id, "task": task.name, "delivery_info": {"exchange": "", "routing_key": f"test-{task_id}"}}
@@ -139,6 +139,16 @@ def test_task_inside_itself_that_finds_a_lease_held_is_not_sent_in_place_of_the_
     with lease(other.resource, ttl=30):
         ended = in_other_context(lambda: deliver(descending, article.sku, other.sku))
     assert isinstance(ended, LeaseHeldError)
+
+
+@pytest.mark.parametrize("task_id", ["x" * 255, UUID(int=7)], ids=["long", "UUID"])
+def test_whatever_celery_takes_for_an_id_is_one_operation(article: Article, task_id: Any) -> None:
+    @fenced_task(resource="stock:{sku}", ttl=5, name=f"tests.by_{type(task_id).__name__}")
+    def identified(sku: str) -> int:
+        return tasks.change(sku, -1)
+
+    assert [deliver(identified, article.sku, task_id=task_id) for _ in range(2)] == [9, 9]
+    assert article.outcomes() == ["accepted", "duplicate"]
 
 
 @pytest.mark.parametrize("task_id", ["x" * 256, "a\0b"])
