@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from celery import Task
 from celery.exceptions import Reject
@@ -189,3 +189,15 @@ echoing = fenced_task(resource="stock:{sku}", ttl=TTL, busy_wait=0.1, bind=True,
 rate_limited = fenced_task(
     resource="stock:{sku}", ttl=TTL, busy_wait=0.1, bind=True, rate_limit="20/s", name="tests.rate_limited"
 )(take)
+
+
+@fenced_task(
+    resource=lambda request, exc, traceback: f"stock:test-{request.args[1]:08x}",
+    operation=lambda request, exc, traceback: f"undo:{request.id}",
+    ttl=TTL,
+)
+def making_good(request: Any, exc: Exception, traceback: Any) -> int:
+    """What Celery calls when another task has failed."""
+    sku, task = f"test-{request.args[1]:08x}", cast("FencedTask", making_good)
+    report(sku, "called", id=task.request.id, operation=task.operation, error=type(exc).__name__)
+    return change(sku, +1)

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from asgiref.sync import async_to_sync
 from celery import Task, shared_task
 from celery.app.annotations import prepare
 from django.db import OperationalError
@@ -276,6 +277,27 @@ def test_c12_save_of_another_resource_s_row_is_refused(article: Article) -> None
     with pytest.raises(LeaseRequiredError, match=f"shelf:{article.sku}"):
         wrong(article.sku)
     assert article.quantity == 10
+
+
+def test_coroutine_that_a_body_calls_by_async_to_sync_is_undone_with_it(article: Article) -> None:
+    """By ``asyncio.run()`` it would write on another connection, and that would stay."""
+
+    async def take_one(sku: str) -> None:
+        stock = await Stock.objects.aget(sku=sku)
+        stock.quantity -= 1
+        await stock.asave()
+
+    @fenced_task(resource="stock:{sku}", ttl=5, name="tests.calling_a_coroutine")
+    def calling(sku: str, *, fail: bool) -> None:
+        async_to_sync(take_one)(sku)
+        if fail:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        calling(article.sku, fail=True)
+    assert article.quantity == 10
+    calling(article.sku, fail=False)
+    assert article.quantity == 9
 
 
 def test_c12_save_in_a_task_without_a_lease_is_refused(article: Article) -> None:

@@ -79,6 +79,19 @@ def test_stamps_and_shadow_stay_with_a_task_that_waits_for_its_lease(worker: Wor
     assert began["stamps"] == {"tenant": "blue"} and began["shadow"] == "restock"
 
 
+def test_errback_of_three_arguments_is_called_like_a_function(worker: Worker, article: Article, other: Article) -> None:
+    """By Celery, in the slot of the task that failed: so it has no id, and an operation only where it names one."""
+    made_good = faulttasks.making_good.s().set(queue=worker.queue)
+    with lease(article.resource, ttl=30):
+        failed = worker.send(
+            tasks.failing, article.sku, int(other.sku.removeprefix("test-"), 16), link_error=[made_good]
+        )
+        assert reaches(failed, "FAILURE")
+    called = other.report()
+    assert (called["id"], called["operation"], called["error"]) == (None, f"undo:{failed.id}", "LeaseHeldError")
+    assert wait_for(lambda: other.quantity == 11, seconds=15)
+
+
 def test_callbacks_of_skipped_failed_and_duplicate_tasks(worker: Worker, article: Article, other: Article) -> None:
     """Of a skipped task none is called; a duplicate calls its own again under the same id."""
     callback, errback = (tasks.retrying.si(other.sku, delta).set(queue=worker.queue) for delta in (-1, -2))
