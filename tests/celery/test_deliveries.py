@@ -26,10 +26,11 @@ from tests.celery.helpers import Article, in_other_context, overtake, revoke
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
 
-def deliver(task: Task[..., Any], *args: Any, task_id: Any = "") -> Any:
+def deliver(task: Task[..., Any], *args: Any, task_id: Any = "", **more: Any) -> Any:
     """Run a task as a worker's child does, and return what it made of it: a result, or an exception."""
     task_id = task_id or uuid4().hex
-    request = {"id": task_id, "task": task.name, "delivery_info": {"exchange": "", "routing_key": f"test-{task_id}"}}
+    place = {"exchange": "", "routing_key": f"test-{task_id}"}
+    request = {"id": task_id, "task": task.name, "delivery_info": place, **more}
     value, info, *_rest = build_tracer(task.name, task, app=app)(task_id, [*args], {}, request)
     return info.retval if info else value
 
@@ -233,3 +234,14 @@ def test_u5_copy_that_cannot_be_put_back_stores_nothing_over_its_first_delivery(
         holder_info.reset(before)
     assert isinstance(ended, Reject)
     assert app.AsyncResult(task_id).state == "PENDING"
+
+
+@pytest.mark.usefixtures("broken_broker")
+def test_i5_effect_of_a_task_whose_callback_cannot_be_sent_stays_and_a_duplicate_tries_it_again(
+    article: Article, other: Article
+) -> None:
+    callback = tasks.retrying.si(other.sku)
+    task_id, request = uuid4().hex, {"callbacks": [callback]}
+    for _ in range(2):
+        assert "nowhere.sock" in str(deliver(tasks.retrying, article.sku, task_id=task_id, **request))
+    assert article.quantity == 9 and article.outcomes() == ["accepted", "duplicate"]
