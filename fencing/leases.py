@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from threading import Lock
+from threading import RLock
 from time import monotonic, time
 from typing import Any
 
@@ -76,7 +76,8 @@ class Lease:
         self._issued = {granted.token}
         self._used = False
         self._sent: dict[tuple[str, str, str], int] = {}
-        self._numbers = Lock()
+        # A number is chosen and marked as used in one go: two threads of the lease must not send the same one.
+        self._numbers = RLock()
 
     def __repr__(self) -> str:
         return f"<Lease of {self.resource!r}, token {self.token}>"
@@ -189,20 +190,22 @@ class Lease:
             sent: what an open transaction has written onto the row before (see ``remember``); above it, if the store
                 gives a further number. Else the database decides whether the row has consumed the newest one.
         """
-        if self.newest_token <= max(floor, sent):
-            try:
-                self.advance()
-            except (LeaseLostError, LeaseBackendError):
-                if self.newest_token <= floor:
-                    raise
-        self._used = True
-        return self.newest_token
+        with self._numbers:
+            if self.newest_token <= max(floor, sent):
+                try:
+                    self.advance()
+                except (LeaseLostError, LeaseBackendError):
+                    if self.newest_token <= floor:
+                        raise
+            self._used = True
+            return self.newest_token
 
     def unused_number(self) -> int:
         """A number that no write has carried yet."""
-        number = self.advance() if self._used else self.newest_token
-        self._used = True
-        return number
+        with self._numbers:
+            number = self.advance() if self._used else self.newest_token
+            self._used = True
+            return number
 
     def remember(self, connection: BaseDatabaseWrapper, model: str, pk: object, number: int) -> None:
         """Remember the number that an open transaction wrote onto a row.

@@ -358,6 +358,13 @@ MUTANTS = (
         tests=(TRANSACTIONS + "test_thread_of_a_lease_beside_one_that_has_not_committed",),
     ),
     Mutant(
+        name="threads of one lease take numbers of their own",
+        file="fencing/leases.py",
+        old="        with self._numbers:\n            number = self.advance() if self._used",
+        new="        if True:\n            number = self.advance() if self._used",
+        tests=(LEASES + "test_threads_of_one_lease_take_numbers_of_their_own",),
+    ),
+    Mutant(
         name="a refusal is mended in its own database",
         file="fencing/leases.py",
         old="        key = (connection.alias, what)\n",

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future, wait
 from contextvars import copy_context
 from datetime import timedelta
 from decimal import Decimal
@@ -396,6 +397,29 @@ def test_released_lease_is_of_no_use() -> None:
             use()
     assert context.run(current_lease) is None
     held.release()
+
+
+@pytest.mark.parametrize("first", [Lease.unused_number, partial(Lease.number_above, floor=2**52)])
+def test_threads_of_one_lease_take_numbers_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, first: Callable[[Lease], int]
+) -> None:
+    """A bulk statement with another's number would be refused as stale, by nobody newer."""
+    later: list[Future[int]] = []
+
+    def advance(self: Lease) -> int:
+        number = real(self)
+        if not later:
+            later.append(start(self.unused_number))
+            # It has to wait for the first one, which goes on with the number after this; else it is done at once.
+            wait(later, 0.2)
+        return number
+
+    real = Lease.advance
+    monkeypatch.setattr(Lease, "advance", advance)
+    with lease("stock:42") as held, threads() as start:
+        held.unused_number()
+        number = first(held)
+        assert later[0].result(BOUND) > number
 
 
 def test_other_threads_hold_nothing() -> None:
