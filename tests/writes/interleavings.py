@@ -84,6 +84,12 @@ def update(who: Holder, row: Crate) -> int:
     return Crate.objects.using(who.alias).filter(pk=row.pk).update(weight=F("weight") + who.change)
 
 
+def update_joined(who: Holder, row: Crate) -> int:
+    """The same through a relation, which takes steps."""
+    rows = Crate.objects.using(who.alias).filter(pk=row.pk, warehouse__name="north")
+    return rows.update(weight=F("weight") + who.change)
+
+
 def bulk_update(who: Holder, row: Crate) -> int:
     """A value that was worked out from what was read, in steps."""
     row.weight += who.change
@@ -95,10 +101,16 @@ def delete(_who: Holder, row: Crate) -> int:
     return row.delete()[0]
 
 
+def delete_many(who: Holder, row: Crate) -> int:
+    """The same by a queryset, through a relation."""
+    return Crate.objects.using(who.alias).filter(pk=row.pk, warehouse__name="north").delete()[0]
+
+
 WRITES: dict[str, Callable[[Holder, Crate], int]] = {
-    one.__name__: one for one in (save, save_expression, update, bulk_update, delete)
+    one.__name__: one for one in (save, save_expression, update, update_joined, bulk_update, delete, delete_many)
 }
 PLAIN = {"save", "bulk_update"}
+DELETES = {"delete", "delete_many"}
 
 
 class UndoneError(Exception):

@@ -21,7 +21,7 @@ from fencing.databases import code_of
 from fencing.leases import Lease
 from fencing.models import FencedWrite
 from tests.shop.models import Crate, Warehouse
-from tests.writes.interleavings import PLAIN, SHAPES, WRITES, Holder, Play, orders
+from tests.writes.interleavings import DELETES, PLAIN, SHAPES, WRITES, Holder, Play, orders
 from tests.writes.two_threads import sqlite_file, two_threads
 
 OUTCOMES = {StaleWriteError: "stale", StaleReadError: "stale-read", RowMissingError: "missing", LeaseLostError: "lost"}
@@ -97,7 +97,7 @@ def judge(both: list[Holder], events: list[Event], errors: set[str]) -> None:
 
     expected = {one.pk: (START, 0) for one in both}
     for one in landed:
-        if one.write == "delete":
+        if one.write in DELETES:
             del expected[one.pk]
         else:
             # I3: each accepted change is there, so nobody has written from what was read before another's.
@@ -127,7 +127,7 @@ def has_reason(one: Holder, other: Holder, events: list[Event], errors: set[str]
     same_row = landed is not None and one.pk == other.pk
     match one.error:
         case None:
-            gone = same_row and other.write == "delete"
+            gone = same_row and other.write in DELETES
             return one.wrote == 1 or gone
         case StaleWriteError():
             # A statement of a newer grant that was refused as the read is stale has passed the resource all the same,
@@ -138,7 +138,7 @@ def has_reason(one: Holder, other: Holder, events: list[Event], errors: set[str]
         case StaleReadError():
             return same_row and landed is not None and landed > read and one.write in PLAIN
         case RowMissingError():
-            return same_row and other.write == "delete"
+            return same_row and other.write in DELETES
         case LeaseLostError():
             return one.name == "old" and same_row and landed is not None and landed < read
         case OperationalError():
