@@ -25,7 +25,7 @@ def end_expired(backend: LeaseBackend, grants: Iterable[Any], written: Sequence[
     When exactly is not known: a ttl after the last sign of life, which is a write, or the grant itself.
 
     Args:
-        backend: the store of the grants.
+        backend: the store of the grants; one in this process's memory does not know the leases of others.
         grants: rows, as they were read a moment ago.
         written: aliases of the databases that know the writes under them.
 
@@ -35,6 +35,8 @@ def end_expired(backend: LeaseBackend, grants: Iterable[Any], written: Sequence[
     Raises:
         LeaseBackendError: the store did not answer.
     """
+    if not backend.is_shared:
+        return 0
     now = timezone.now()
     over = [one for one in grants if not one.ended and one.granted_at and one.granted_at + _ttl(one) < now]
     gone = [one for one in over if not _is_live(backend, one)]

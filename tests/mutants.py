@@ -2187,6 +2187,13 @@ _held = _Shared()""",
         tests=(HISTORY + "test_what_merging_tells[default]",),
     ),
     Mutant(
+        name="a store of one process does not end the grants of others",
+        file="fencing/backends/memory.py",
+        old="    is_shared = False\n",
+        new="",
+        tests=(EXPIRY + "test_memory_of_this_process_does_not_tell_that_a_lease_of_another_has_ended",),
+    ),
+    Mutant(
         name="a lease that is renewed has not expired, however old its grant is",
         file="fencing/expiry.py",
         old="if not _is_live(backend, one)]",

@@ -18,6 +18,7 @@ from fencing.expiry import end_expired
 from fencing.leases import Lease
 from fencing.models import FencedWrite, TokenGrant
 from fencing.pruning import databases, prune
+from fencing.testing import leases_in_memory
 from fencing.tokens import place_of
 from tests.concurrency import wait_until
 
@@ -122,4 +123,15 @@ def test_grants_stay_open_while_the_store_does_not_answer(
     err = StringIO()
     call_command("fencing", "history", stdout=StringIO(), stderr=err)
     assert "Who still holds a lease is not known here" in err.getvalue()
+    assert TokenGrant.objects.get().ended == ""
+
+
+def test_memory_of_this_process_does_not_tell_that_a_lease_of_another_has_ended() -> None:
+    """There the holder lives on, and renews."""
+    with leases_in_memory():
+        grant = TokenGrant.objects.create(
+            namespace="default", token=7, resource="stock:42", holder="in another process", ttl=1,
+            granted_at=timezone.now() - timedelta(hours=1),
+        )  # fmt: skip
+        assert end_expired(get_backend(), [grant], databases()) == 0
     assert TokenGrant.objects.get().ended == ""

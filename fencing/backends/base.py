@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from django.core.checks import CheckMessage
 
@@ -121,7 +121,12 @@ class LeaseBackend(ABC):
     """A lease store. One instance per alias and process; safe for threads, and to be used again after a fork.
 
     Every method raises ``LeaseBackendError`` when the store does not answer as it should.
+
+    Attributes:
+        is_shared: whether it knows the leases of other processes, too.
     """
+
+    is_shared: ClassVar[bool] = True
 
     def __init__(self, config: BackendConfig) -> None:
         self.config = config

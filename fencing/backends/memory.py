@@ -35,6 +35,8 @@ class MemoryBackend(LeaseBackend):
     attribute ``clock``.
     """
 
+    is_shared = False
+
     # Lines that the outbox keeps when nobody collects them.
     events_cap = 100_000
 
