@@ -208,6 +208,8 @@ def collect_soon(using: str) -> None:
 
 
 def _collect_quietly(using: str) -> None:
+    # First: for what ends while this is at work, which may have read already, there is a next time.
+    chores.remove(("collect", using))
     try:
         collect(using)
     except (DatabaseError, FencingError):

@@ -2180,6 +2180,13 @@ _held = _Shared()""",
         tests=(HISTORY + "test_merging_again_in_any_order_and_in_other_batches_changes_nothing[default]",),
     ),
     Mutant(
+        name="what ends while grants are collected is collected next",
+        file="fencing/history.py",
+        old='    chores.remove(("collect", using))\n',
+        new="",
+        tests=(HISTORY + "test_lease_that_ends_while_grants_are_collected_is_collected_next",),
+    ),
+    Mutant(
         name="a grant that a newer one followed has expired",
         file="fencing/collector.py",
         old="AND resource IN (",

@@ -25,6 +25,7 @@ from fencing import LeaseBackendError, StaleReadError, StaleWriteError, collecto
 from fencing.acquiring import acquire
 from fencing.backends import get_backend
 from fencing.backends.base import GrantEvent, HolderInfo
+from fencing.heartbeat import Schedule
 from fencing.history import collect
 from fencing.models import FencedWrite, TokenGrant
 from fencing.scope import holder_info, holding
@@ -183,6 +184,28 @@ def test_collecting_in_the_background_keeps_no_session() -> None:
     with threads() as start:
         assert start(collect_in_the_background).result(BOUND) is None
     assert TokenGrant.objects.get().ended == "released"
+
+
+def test_lease_that_ends_while_grants_are_collected_is_collected_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may come after it for hours."""
+    with lease("stock:42"):
+        pass
+    backend = get_backend()
+    forget, meanwhile = backend.forget_events, ["stock:43"]
+
+    def forget_late(*args: Any) -> None:
+        forget(*args)
+        while meanwhile:
+            with lease(meanwhile.pop()):
+                pass
+
+    monkeypatch.setattr(backend, "forget_events", forget_late)
+    monkeypatch.setattr(history, "chores", Schedule("test-chores"))
+    monkeypatch.setattr(history, "in_test_environment", lambda: False)
+    monkeypatch.setattr(history, "COLLECT_EVERY", 0.0)
+    history.collect_soon("default")
+    ended = TokenGrant.objects.filter(resource="stock:43", ended="released")
+    wait_until(ended.exists, "it is collected although nothing follows it")
 
 
 def test_live_process_collects_in_the_background() -> None:
