@@ -123,7 +123,6 @@ def may_pass_yet(connection: BaseDatabaseWrapper, lease: Lease) -> bool:
 
     It may also have come into being while the statement waited for something else, and not be in its view.
     """
-    lease.passed.discard(connection.alias)
     seen = look(connection, lease.namespace, lease.resource).token
     if seen is None:
         return raise_row(connection, row_of(lease), begins=0) is not None

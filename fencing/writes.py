@@ -77,7 +77,7 @@ def send(connection: BaseDatabaseWrapper, lease: Lease, write: RowWrite, token: 
         verdict = send_statement(connection, lease, write, token)
         if verdict.passed or has_begun(connection, lease) or not may_pass_yet(connection, lease):
             return verdict
-        # Whatever another thread of the lease has passed since: it may not be committed.
+        # Whatever was passed before: it may have been rolled back, or, by another thread, not be committed yet.
         return send_statement(connection, lease, write, token, Way.RAISE)
     return send_steps(connection, lease, write, token)
 

@@ -351,11 +351,14 @@ MUTANTS = (
         tests=(INSERTS + "test_objects_of_a_refused_insert_are_new_still",),
     ),
     Mutant(
-        name="what another thread of the lease has passed, and not committed, refuses nobody",
+        name="what was passed and not committed, by whichever thread of the lease, refuses nobody",
         file="fencing/writes.py",
         old="        return send_statement(connection, lease, write, token, Way.RAISE)\n",
         new="        return send_statement(connection, lease, write, token)\n",
-        tests=(TRANSACTIONS + "test_thread_of_a_lease_beside_one_that_has_not_committed",),
+        tests=(
+            TRANSACTIONS + "test_thread_of_a_lease_beside_one_that_has_not_committed",
+            TRANSACTIONS + "test_save_passes_the_resource_although_its_raise_was_rolled_back",
+        ),
     ),
     Mutant(
         name="threads of one lease take numbers of their own",
@@ -667,13 +670,6 @@ MUTANTS = (
             TRANSACTIONS + "test_begin_waits_for_a_later_write_of_an_older_holder_too",
             TRANSACTIONS + "test_old_statement_that_waited_is_refused_although_it_had_passed_before",
         ),
-    ),
-    Mutant(
-        name="a raise of the resource's row that was rolled back is made up for",
-        file="fencing/resources.py",
-        old="    lease.passed.discard(connection.alias)\n    seen",
-        new="    seen",
-        tests=(TRANSACTIONS + "test_save_passes_the_resource_although_its_raise_was_rolled_back",),
     ),
     Mutant(
         name="the begin's refusal",
