@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -19,6 +21,8 @@ from inventory_demo.server_support import ServerError, wait_for
 from inventory_demo.valkey_server import Valkey
 
 HOST = "127.0.0.1"
+# Below those that the system gives to connections: by the time a slow server listens, one of them could be somebody's.
+PORTS = range(10_000, 32_768)
 
 
 def missing(reason: str) -> NoReturn:
@@ -30,9 +34,10 @@ def missing(reason: str) -> NoReturn:
 
 def free_port() -> int:
     """A port of this machine's loopback that nobody listens on now."""
-    with socket.create_server((HOST, 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
+    while True:
+        port = secrets.choice(PORTS)  # not of random, which tests seed
+        with suppress(OSError), socket.create_server((HOST, port)):
+            return port
 
 
 class PrivateValkey:
