@@ -121,9 +121,10 @@ def _told(connection: BaseDatabaseWrapper, setting: Setting, number: Any, *, at_
             yield
     finally:
         _remember(connection, setting, before)
-        if is_mariadb and not getattr(connection, _RECORD):
-            unwatch(connection)
-        elif not is_mariadb and _can_tell(connection):
+        if is_mariadb:
+            if not getattr(connection, _RECORD):
+                unwatch(connection)
+        elif _can_tell(connection):
             _tell(connection, setting, before)
 
 

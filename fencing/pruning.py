@@ -1,9 +1,9 @@
 """Forgetting what is older than the settings keep, in short transactions, so that nothing forgotten opens a door.
 
-A line of history goes as a whole; the newest grant of each resource stays, and every one that has not ended. A grant that
-ended by itself, which nobody has told, is ended first. An operation keeps its key and loses its result: a key that was gone could take
-effect again. A resource's row goes once no lease can be as old as its token, and leaves the floor behind
-(``fencing.floors``).
+A line of history goes as a whole; the newest grant of each resource stays, and every one that has not ended. A grant
+that ended by itself, which nobody has told, is ended first. An operation keeps its key and loses its result: a key that
+was gone could take effect again. A resource's row goes once no lease can be as old as its token, and leaves the floor
+behind (``fencing.floors``).
 """
 
 from __future__ import annotations

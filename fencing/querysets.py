@@ -180,6 +180,7 @@ class FencedQuerySet(models.QuerySet[M]):
         keys = {lease: [obj.pk for obj in mine] for lease, mine in rows.items()}
         over = options["update_conflicts"] or options["ignore_conflicts"]
         before = [(obj.__dict__.copy(), obj._state.adding, obj._state.db) for obj in objs]
+        written: dict[Lease, list[Any]] = {}
         try:
             with lockedrows.fenced_insert(connection, fence, keys, over=over) as tokens:
                 for obj, lease in zip(objs, leases, strict=True):
@@ -191,6 +192,7 @@ class FencedQuerySet(models.QuerySet[M]):
                     made = [obj.pk for obj in rows[held]]
                     if options["ignore_conflicts"]:
                         made = conflicts.rows_inserted(connection, fence, rows[held], token)
+                    written[held] = made
                     record = [attempt(held, fence, pk, token, action="insert", seen=None) for pk in made]
                     history.record(connection, record)
         except BaseException:
@@ -200,6 +202,8 @@ class FencedQuerySet(models.QuerySet[M]):
                 obj.__dict__.update(values)
                 obj._state.adding, obj._state.db = adding, alias
             raise
+        for held, made in written.items():
+            held.accepted += bool(made)
         for obj in created:
             if over:
                 obj._fence_forget_row()  # type: ignore[attr-defined]

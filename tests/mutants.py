@@ -344,6 +344,13 @@ MUTANTS = (
         tests=(INSERTS + "test_superseded_insert_that_meets_a_row_is_no_error_of_the_database",),
     ),
     Mutant(
+        name="rows that were created at once count as accepted",
+        file="fencing/querysets.py",
+        old="            held.accepted += bool(made)\n",
+        new="            pass\n",
+        tests=(POLICY + "test_i6_body_with_a_committed_upsert_is_not_repeated",),
+    ),
+    Mutant(
         name="objects of a refused INSERT are new still",
         file="fencing/querysets.py",
         old="                obj.__dict__.update(values)\n                obj._state.adding, obj._state.db = adding, alias\n",

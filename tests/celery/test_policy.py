@@ -277,6 +277,21 @@ def test_i6_body_with_a_committed_part_is_not_repeated(article: Article) -> None
     assert article.quantity == 4
 
 
+def test_i6_body_with_a_committed_upsert_is_not_repeated(article: Article) -> None:
+    @fenced_task(resource="stock:{sku}", atomic=False, name="tests.upserting_and_late")
+    def upserting(sku: str) -> None:
+        late = Stock.objects.get(sku=sku)
+        Stock.objects.bulk_create(
+            [Stock(sku=sku, quantity=4)], update_conflicts=True, unique_fields=["sku"], update_fields=["quantity"]
+        )
+        late.save()
+
+    with pytest.raises(PartialEffectError) as caught:
+        upserting(article.sku)
+    assert caught.value.accepted == 1 and isinstance(caught.value.__cause__, StaleReadError)
+    assert article.quantity == 4 and article.outcomes() == ["accepted", "stale-read"]
+
+
 @pytest.mark.parametrize("direct", [True, False], ids=["direct", "eager"])
 def test_i5_body_whose_commit_was_followed_by_a_refusal_is_not_repeated(article: Article, direct: bool) -> None:
     """Again it would take effect twice, or be taken for a duplicate, and what ``on_commit`` was to do is lost in silence."""
