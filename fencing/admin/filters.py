@@ -110,7 +110,8 @@ class TaskFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: BaseAdmin) -> Any:
         """The fenced and leased tasks that were imported; the web process may not know all."""
-        names = {task.name for task in fenced_tasks()}
+        # No grant has another name, and not each of those fits into an address.
+        names = {task.name for task in fenced_tasks() if task.name.isprintable()}
         if chosen := self.value():
             names.add(chosen)
         return [(name, name) for name in sorted(names)]

@@ -12,7 +12,9 @@ import pytest
 from django.test.utils import override_settings
 from django.utils import timezone
 
+from fencing.celery import fenced_task
 from fencing.models import FencedWrite, TokenGrant
+from inventory_demo.celery import app
 from inventory_demo.tasks import apply_delta
 from tests.admin.rows import filters_of, grant, grants, list_url, page_of, write, writes
 
@@ -126,6 +128,20 @@ def test_tasks_come_from_celerys_registry_and_from_the_address(admin_client: Any
     # The name in the list leads to all grants of the task.
     html = admin_client.get(list_url(TokenGrant)).content.decode()
     assert f'href="{list_url(TokenGrant, task="shop.elsewhere", window="any").replace("&", "&amp;")}"' in html
+
+
+@pytest.mark.parametrize("name", ["shop.a\ud800b", "shop.a\0b"], ids=["half", "NUL"])
+def test_task_whose_name_fits_into_no_address_is_not_in_the_filter(admin_client: Any, name: str) -> None:
+    @fenced_task(resource="stock:{sku}", name=name)
+    def misnamed(sku: str) -> None:
+        """Never runs: the history could not keep its name."""
+
+    try:
+        response = admin_client.get(list_url(TokenGrant))
+    finally:
+        app.tasks.unregister(name)
+    assert response.status_code == 200
+    assert "shop.a" not in filters_of(response.content.decode())
 
 
 def test_without_celery_there_is_a_list_all_the_same(admin_client: Any, monkeypatch: Any) -> None:

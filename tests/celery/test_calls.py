@@ -266,6 +266,7 @@ def test_name_that_the_history_cannot_keep_is_refused_before_the_store_is_told(a
 
     with pytest.raises(ValueError, match="name of a task has at most 255"):
         misnamed(article.sku)
+    app.tasks.unregister(name)
     assert article.quantity == 10 and article.outcomes() == []
 
 
