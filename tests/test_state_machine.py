@@ -171,6 +171,9 @@ class Machine(RuleBasedStateMachine):
             accepted()
             self.written(held, row, delta, one.crate.last_token)
             one.last_token, one.weight = row.last_token, row.weight
+        if accepted.refused and not self.in_memory and not row.gone:
+            # One statement locks the row, passes the resource, and only then compares: it has raised that one already.
+            self.newest = max(self.newest, held.token)
 
     @rule(who=AGO, which=AGO, anew=st.booleans(), delta=DELTAS)
     def add(self, who: int, which: int, anew: bool, delta: int) -> None:
@@ -234,7 +237,7 @@ class Machine(RuleBasedStateMachine):
         held, meanwhile = self.holder(who), self.holder(other)
         if held.token < self.newest or key in self.done:
             return
-        self.newest = held.token
+        self.newest, overtaken = held.token, False
         try:
             with held.atomic(key, using=self.alias):
                 self.note_effect(key, delta)
@@ -280,7 +283,7 @@ class Machine(RuleBasedStateMachine):
             accepted.reached = False
             assert held is not self.live
         except (WriteRejectedError, AlreadyAppliedError):
-            accepted.reached = False
+            accepted.reached, accepted.refused = False, True
             assert not allowed
         else:
             assert allowed
@@ -322,6 +325,7 @@ class Accepted:
     """Called in the block that it judges, once the write was accepted."""
 
     reached = False
+    refused = False
 
     def __call__(self) -> None:
         self.reached = True
