@@ -83,7 +83,8 @@ class FencedModel(ReadRow):
     ) -> None:
         """Django's; a refusal leaves the caller's transaction usable, because nothing of the write is in it."""
         alias = using or router.db_for_write(type(self), instance=self)
-        tables = self._fence_tables(alias, raw=raw) if self._meta.parents else nullcontext()
+        concrete: Any = self._meta.concrete_model  # a proxy has parents, too, but one table all the same
+        tables = self._fence_tables(alias, raw=raw) if concrete._meta.parents else nullcontext()
         with keeps_transaction(connections[alias]), tables:
             super().save_base(
                 raw=raw, force_insert=force_insert, force_update=force_update, using=alias, update_fields=update_fields

@@ -106,6 +106,13 @@ MUTANTS = (
         tests=(f"{PAGE}test_process_of_somebody_else_is_never_signalled",),
     ),
     Mutant(
+        name="a proxy is saved by one statement",
+        file="fencing/fenced.py",
+        old="if concrete._meta.parents else",
+        new="if self._meta.parents else",
+        tests=("tests/writes/test_prepared.py::test_save_of_a_proxy_is_one_statement_too",),
+    ),
+    Mutant(
         name="the demo page is there with DEBUG only",
         file="inventory_demo/page.py",
         old="if not settings.DEBUG:",

@@ -26,6 +26,7 @@ from fencing.rowstatement import bindable_values
 from fencing.scope import holding
 from fencing.statements import RowWrite
 from inventory_demo.models import Stock
+from tests.shop.models import Bin, BinProxy
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -82,6 +83,17 @@ def test_save_is_one_statement_and_prepared() -> None:
     stock.refresh_from_db()
     assert stock.quantity == 70
     assert FencedWrite.objects.filter(outcome="accepted").count() == 5
+
+
+def test_save_of_a_proxy_is_one_statement_too() -> None:
+    """It has parents, as a child of several tables has, which is saved in a transaction."""
+    Bin.objects.create(label="a")
+    proxy = BinProxy.objects.get()
+    with lease(proxy):
+        proxy.save()
+        with CaptureQueriesContext(connection) as captured:
+            proxy.save()
+    assert [query["sql"][:8] for query in captured] == ["WITH old"]
 
 
 def test_fenced_transaction_is_prepared() -> None:
