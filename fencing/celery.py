@@ -34,9 +34,9 @@ from fencing.exceptions import (
 from fencing.leases import Lease
 from fencing.leasing import lease
 from fencing.scope import find_lease, held_leases
-from fencing.taskpolicy import Name, TaskCall, TaskPolicy, check_task, make_policy, pause
+from fencing.taskpolicy import Name, TaskCall, TaskPolicy, check_task, make_policy, own_copy, pause
 from fencing.taskreport import LISTENED, TaskReport
-from fencing.taskrun import Busy, in_own_context, open_body, own_copy, run_atomic, run_plain
+from fencing.taskrun import Busy, in_own_context, open_body, run_atomic, run_plain
 
 R = TypeVar("R")
 
@@ -57,6 +57,8 @@ INCURABLE = (
     ResourceMismatchError,
     TokensExhaustedError,
 )
+# What a request says is to follow the task, and what its body may change.
+FOLLOWING = ("callbacks", "errbacks", "chain")
 
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ def _under_lease(body: Any) -> Callable[..., Any]:
     function = body if bound else body.__func__
 
     @functools.wraps(function)
-    def run(self: FencedTask, *args: Any, **kwargs: Any) -> Any:
+    def run(self: FencedTask, /, *args: Any, **kwargs: Any) -> Any:
         call = self.fencing.call(args, kwargs)
         first = (self,) if bound else ()
 
@@ -176,6 +178,7 @@ class _Run:
     def _attempts(self, most: int) -> Any:
         """Run the body, and at most so many times again."""
         while True:
+            following = {one: own_copy(getattr(self.request, one)) for one in FOLLOWING}
             try:
                 return self._attempt()
             except FINAL as error:
@@ -184,6 +187,7 @@ class _Run:
                     raise
                 # The time that the body took was no waiting.
                 self.busy = Busy(since=time(), stale=self.busy.stale + 1)
+                self.request.update(following)
                 self.report.repeated(error, f"the body runs again, {self.busy.stale} of {most}")
 
     def _attempt(self) -> Any:

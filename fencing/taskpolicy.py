@@ -188,7 +188,19 @@ def make_policy(
 def signature_of_calls(function: Callable[..., Any], *, bind: bool) -> inspect.Signature:
     """The signature of ``function`` as its callers see it: ``bind=True`` takes the first parameter for the task."""
     signature = inspect.signature(function)
-    return signature.replace(parameters=list(signature.parameters.values())[1:]) if bind else signature
+    # A body may change its default, and the same call would then be another one.
+    parameters = [one.replace(default=own_copy(one.default)) for one in signature.parameters.values()]
+    return signature.replace(parameters=parameters[1:] if bind else parameters)
+
+
+def own_copy(value: Any) -> Any:
+    """Arguments for one run of a body, which may change its lists, dicts and sets: the next run needs them as they came."""
+    kind = type(value)
+    if kind is dict:
+        return {key: own_copy(one) for key, one in value.items()}
+    if kind in (list, tuple):
+        return kind(map(own_copy, value))
+    return set(value) if kind is set else value
 
 
 def _check_name(name: object, option: str, signature: inspect.Signature) -> None:

@@ -84,16 +84,6 @@ def _restore_context(
     keep_only(held)
 
 
-def own_copy(value: Any) -> Any:
-    """Arguments for one run of a body, which may change its lists, dicts and sets: the next run needs them as they came."""
-    kind = type(value)
-    if kind is dict:
-        return {key: own_copy(one) for key, one in value.items()}
-    if kind in (list, tuple):
-        return kind(map(own_copy, value))
-    return set(value) if kind is set else value
-
-
 def run_atomic(held: Lease, call: TaskCall, task_name: str, task_id: str, body: Callable[[], Any]) -> Any:
     """Run the body in a fenced transaction, at most once for its operation, and return the recorded result."""
     operation = call.operation(task_name, task_id)

@@ -132,6 +132,25 @@ def test_key_of_a_task_with_a_long_name_and_id_is_its_own() -> None:
     assert call.operation("t" * 163, "a" * 36) == "t" * 163 + ":" + "a" * 36
 
 
+def test_i5_duplicate_is_one_though_the_body_has_changed_a_default(article: Article) -> None:
+    @fenced_task(resource="stock:{sku}", ttl=5, operation="restock", name="tests.mutable_default")
+    def restock(sku: str, seen: list[str] = []) -> list[str]:  # noqa: B006
+        seen.append(sku)
+        return seen
+
+    assert restock(article.sku) == restock(article.sku) == restock(article.sku, []) == [article.sku]
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_argument_may_have_any_name(article: Article, bind: bool) -> None:
+    def body(*given: Any, sku: str, **named: Any) -> dict[str, Any]:
+        return named
+
+    task = fenced_task(resource="stock:{sku}", ttl=5, bind=bind, name=f"tests.any_name_{bind}")(body)
+    named = dict.fromkeys(("self", "task", "_task", "args", "kwargs", "call", "body", "function", "first"), 1)
+    assert task.apply(kwargs={"sku": article.sku, **named}).get() == named
+
+
 # --- classes
 
 

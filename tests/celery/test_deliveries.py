@@ -12,7 +12,7 @@ from celery import Task
 from celery.app.trace import build_tracer
 from celery.exceptions import Reject, Retry
 
-from fencing import LeaseHeldError, PartialEffectError, current_lease, lease
+from fencing import LeaseHeldError, PartialEffectError, StaleWriteError, current_lease, lease
 from fencing.backends.base import HolderInfo
 from fencing.celery import FencedTask, fenced_task, leased_task
 from fencing.scope import holder_info
@@ -53,6 +53,25 @@ def test_i6_body_that_empties_an_argument_runs_again_with_all_of_it(article: Art
     assert deliver(emptying, article.sku, order) == 2
     assert article.quantity == 2
     assert order == {"deltas": [-1, -2]}
+
+
+def test_body_that_adds_to_what_follows_it_runs_again_without_the_addition(article: Article) -> None:
+    came = {"callbacks": ["tests.next"], "errbacks": [], "chain": ["tests.last", "tests.next"]}
+    seen: list[dict[str, list[str]]] = []
+
+    @fenced_task(resource="stock:{sku}", ttl=5, bind=True, name="tests.adding")
+    def adding(self: FencedTask, sku: str) -> None:
+        follows: dict[str, list[str]] = {one: getattr(self.request, one) for one in came}
+        seen.append({one: [*signatures] for one, signatures in follows.items()})
+        if len(seen) < 3:
+            for one in follows.values():
+                one.append("tests.added")
+            raise StaleWriteError(article.resource, 5, 7)
+        for one in follows.values():
+            one.clear()
+
+    assert deliver(adding, article.sku, **{one: [*signatures] for one, signatures in came.items()}) is None
+    assert seen == [came, came, came]
 
 
 def test_s9_what_a_body_committed_under_another_lease_is_not_done_again(article: Article, other: Article) -> None:
