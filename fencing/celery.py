@@ -269,7 +269,11 @@ class _Run:
         """Put this very task back into the queue; unlike ``retry()`` that is not counted against ``max_retries``."""
         request = self.request
         headers = self.busy.headers_of_next(request.headers)
-        again = self.task.signature_from_request(request, countdown=delay, retries=request.retries, headers=headers)
+        # Who sent it may hide arguments from logs and monitors, which Celery's own retries show.
+        shown = {one: request.get(one) for one in ("argsrepr", "kwargsrepr")}
+        again = self.task.signature_from_request(
+            request, countdown=delay, retries=request.retries, headers=headers, **shown
+        )
         try:
             again.apply_async()
         except SoftTimeLimitExceeded:

@@ -2507,6 +2507,13 @@ _held = _Shared()""",
         tests=("tests/celery/test_calls.py::test_argument_may_have_any_name",),
     ),
     Mutant(
+        name="a busy task hides the arguments that its sender hid",
+        file="fencing/celery.py",
+        old="headers=headers, **shown",
+        new="headers=headers",
+        tests=("tests/celery/test_canvas.py::test_hidden_arguments_stay_hidden_in_a_task_that_waits_for_its_lease",),
+    ),
+    Mutant(
         name="a task inside itself is a call of its own",
         file="fencing/celery.py",
         old="self.request.called_directly or _is_at_work(task.name, task_id)",

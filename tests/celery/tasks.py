@@ -39,7 +39,7 @@ def take(self: FencedTask, sku: str, delta: int = -1) -> int:
     priority = request.delivery_info.get("priority") if request.delivery_info else None
     report(
         sku, "began", retries=request.retries, headers=request.headers, id=request.id, priority=priority,
-        stamps=request.stamps, shadow=request.shadow,
+        stamps=request.stamps, shadow=request.shadow, shown=[request.get("argsrepr"), request.get("kwargsrepr")],
     )  # fmt: skip
     return change(sku, delta)
 

@@ -79,6 +79,14 @@ def test_stamps_and_shadow_stay_with_a_task_that_waits_for_its_lease(worker: Wor
     assert began["stamps"] == {"tenant": "blue"} and began["shadow"] == "restock"
 
 
+def test_hidden_arguments_stay_hidden_in_a_task_that_waits_for_its_lease(worker: Worker, article: Article) -> None:
+    with lease(article.resource, ttl=30):
+        result = worker.send(tasks.retrying, article.sku, argsrepr="(a sku)", kwargsrepr="{nothing}")
+        assert reaches(result, "RETRY")
+    assert result.get(timeout=30) == 9
+    assert article.report()["shown"] == ["(a sku)", "{nothing}"]
+
+
 def test_errback_of_three_arguments_is_called_like_a_function(worker: Worker, article: Article, other: Article) -> None:
     """By Celery, in the slot of the task that failed: so it has no id, and an operation only where it names one."""
     made_good = faulttasks.making_good.s().set(queue=worker.queue)
