@@ -189,6 +189,25 @@ def test_class_with_a_body_of_its_own_is_a_base_like_others(article: Article) ->
     assert restock(article.sku) == 10 + len(article.sku)
 
 
+def test_lease_is_held_in_the_body_and_in_no_handler_of_the_class(article: Article) -> None:
+    seen: list[Any] = []
+
+    def note(*_given: Any) -> None:
+        seen.append(current_lease())
+
+    handlers = dict.fromkeys(("before_start", "on_success", "after_return"), note)
+    base: Any = type(
+        "Noting", (Task,), {"abstract": True, **{name: staticmethod(one) for name, one in handlers.items()}}
+    )
+
+    @fenced_task(resource="stock:{sku}", ttl=5, base=base, name="tests.noting")
+    def noting(sku: str) -> bool:
+        return current_lease() is not None
+
+    assert noting.apply((article.sku,)).get() is True
+    assert seen == [None, None, None]
+
+
 # --- annotations
 
 
