@@ -2059,8 +2059,8 @@ MUTANTS = (
     Mutant(
         name="a task that is put back into the queue has spent no retry",
         file="fencing/celery.py",
-        old="retries=request.retries, headers=headers)",
-        new="retries=(request.retries or 0) + 1, headers=headers)",
+        old="retries=request.retries, headers=headers, **shown",
+        new="retries=(request.retries or 0) + 1, headers=headers, **shown",
         tests=(ROWS + "test_held_lease_puts_the_task_back_into_the_queue_and_costs_no_retry[prefork-valkey]",),
     ),
     Mutant(
