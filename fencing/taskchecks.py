@@ -48,10 +48,9 @@ def of_eager_mode() -> Iterator[CheckMessage]:
 
 def _configured_app() -> Any:
     """The Celery application if this process uses ``fencing.celery``, and says where its messages go; else None."""
-    module: Any = sys.modules.get("fencing.celery")
-    if module is None:
+    if "fencing.celery" not in sys.modules:
         return None
-    app = module.current_app
+    app = sys.modules["celery"].current_app
     told = app.conf.broker_url or app.conf.broker_read_url or app.conf.broker_write_url or app.conf.task_always_eager
     return app if told else None
 

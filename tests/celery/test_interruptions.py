@@ -12,8 +12,9 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from fencing import Lease, acquiring, celery, leases, leasing, scope, taskrun, transactions
+from fencing import Lease, acquiring, leases, leasing, scope, taskrun, transactions
 from fencing.backends.redis import RedisBackend
+from fencing.celery import fencedtask, run
 from fencing.heartbeat import beats
 from fencing.scope import NOBODY, held_leases, holder_info
 from fencing.taskrun import open_body
@@ -22,7 +23,8 @@ from tests.celery.helpers import Article, revoke
 
 pytestmark = pytest.mark.slow
 
-STRUCK = {module.__file__ for module in (acquiring, celery, leases, leasing, scope, taskrun, transaction, transactions)}
+OURS = (acquiring, fencedtask, leases, leasing, run, scope, taskrun, transactions)
+STRUCK = {module.__file__ for module in (*OURS, transaction)}
 
 Place = tuple[str, int]
 
