@@ -63,7 +63,7 @@ def update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:
 def _only_lease(fence: ModelFence) -> Lease | None:
     """The lease to write the model's rows under, if only one resource is held and no refusal is to be mended."""
     held = [lease for lease in held_leases() if lease.using == fence.using]
-    only = len({lease.resource for lease in held}) == 1 and not held[-1].refused
+    only = len({lease.resource for lease in held}) == 1 and held[-1].refusals.is_empty()
     return held[-1] if only else None
 
 

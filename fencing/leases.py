@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import RLock
 from time import monotonic, time
@@ -17,9 +16,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import history, signals, tokens
 from fencing.backends.base import Granted, LeaseBackend, Lost, Place
-from fencing.exceptions import InvalidTokenError, LeaseBackendError, LeaseLostError, WriteRejectedError
+from fencing.exceptions import InvalidTokenError, LeaseBackendError, LeaseLostError
 from fencing.heartbeat import beats_of
 from fencing.logs import task_fields, tell_lease
+from fencing.refusals import Refusals
 from fencing.transactions import FencedTransaction
 
 logger = logging.getLogger("fencing")
@@ -63,9 +63,7 @@ class Lease:
         self.accepted = 0
         # Databases whose row of the resource carries this grant, unless what raised it was rolled back.
         self.passed: set[str] = set()
-        # By database and row: a row of the same key in another database is another one.
-        self.refused: dict[tuple[str, str], WriteRejectedError | LeaseLostError] = {}
-        self._mends: dict[tuple[str, str], _Mend] = {}
+        self.refusals = Refusals()
         self._backend = backend
         self._place = place
         self._pid = os.getpid()
@@ -220,26 +218,6 @@ class Lease:
         """The last number that an open transaction wrote onto a row under this lease, or 0."""
         return self._sent.get((connection.alias, model, str(pk)), 0)
 
-    def mend(self, connection: BaseDatabaseWrapper, what: str) -> None:
-        """Forget that a write of ``what`` was refused, for another one was accepted; in a transaction with its commit."""
-        key = (connection.alias, what)
-        if key not in self.refused or self._is_mended(key, self.refused[key]):
-            return
-        mend = self._mends[key] = _Mend(self, connection, key, self.refused[key])
-        if connection.in_atomic_block:
-            # Django drops what a savepoint that it rolls back has registered: then nothing was mended.
-            connection.on_commit(mend)
-        else:
-            mend()
-
-    def unmended(self) -> list[WriteRejectedError | LeaseLostError]:
-        """The refusals that no accepted write of the same row has made good, as far as nothing is rolled back any more."""
-        return [error for key, error in [*self.refused.items()] if not self._is_mended(key, error)]
-
-    def _is_mended(self, key: tuple[str, str], refusal: Exception) -> bool:
-        mend = self._mends.get(key)
-        return mend is not None and mend.refusal is refusal and mend.is_pending()
-
     def issued(self, number: int) -> bool:
         """Whether ``number`` was issued under this very grant."""
         return number in self._issued
@@ -303,23 +281,3 @@ class Lease:
         if self._released:
             return LeaseLostError(self.resource, self.token, "this process has released it")
         return LeaseLostError(self.resource, self.token, self._lost or "its time is over")
-
-
-@dataclass(eq=False, slots=True)
-class _Mend:
-    """An accepted write that makes a refusal good, once it is committed."""
-
-    lease: Lease
-    connection: BaseDatabaseWrapper
-    key: tuple[str, str]
-    refusal: Exception
-
-    def __call__(self) -> None:
-        """It is."""
-        if self.lease.refused.get(self.key) is self.refusal:
-            del self.lease.refused[self.key]
-        self.lease._mends.pop(self.key, None)
-
-    def is_pending(self) -> bool:
-        """Whether the transaction is still open and has not undone it."""
-        return any(entry[1] is self for entry in self.connection.run_on_commit)

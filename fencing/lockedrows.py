@@ -209,7 +209,7 @@ def record_rows(
     lease.accepted += bool(rows)
     history.record(connection, [attempt(lease, fence, row.pk, token, action=action, seen=row.seen) for row in rows])
     for row in rows:
-        lease.mend(connection, f"{fence.label} {row.pk}")
+        lease.refusals.mend(connection, f"{fence.label} {row.pk}")
 
 
 def connection_of(queryset: QuerySet[Any]) -> BaseDatabaseWrapper:

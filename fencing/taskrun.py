@@ -100,9 +100,7 @@ def run_atomic(held: Lease, call: TaskCall, task_name: str, task_id: str, body: 
 
 def run_plain(held: Lease, body: Callable[[], Any]) -> Any:
     """Run the body, each of its statements for itself; a refusal that it swallowed is raised at its end."""
-    earlier = held.unmended()
+    earlier = held.refusals.unmended()
     result = body()
-    for refusal in held.unmended():
-        if not any(refusal is known for known in earlier):
-            raise refusal
+    held.refusals.raise_unmended(earlier)
     return result

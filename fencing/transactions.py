@@ -30,11 +30,11 @@ from fencing.exceptions import (
     LeaseLostError,
     OperationMismatchError,
     StaleWriteError,
-    WriteRejectedError,
 )
 from fencing.history import Attempt
 from fencing.mariadb import ensure_marked, forget_mark, mark_transaction
 from fencing.once import Operation, Recorded, as_json, check_operation, recorded
+from fencing.refusals import Refusal, Remembered
 from fencing.resources import pass_to_begin, seen_token
 from fencing.snapshots import ensure_first_statement, snapshot_level
 
@@ -74,16 +74,16 @@ class FencedTransaction:
         self._applied: AlreadyAppliedError | None = None
         self._joined = False
         self._mark = ""
-        self._earlier: tuple[Exception, ...] = ()
-        self._refused_before: dict[tuple[str, str], WriteRejectedError | LeaseLostError] = {}
+        self._earlier: list[Refusal] = []
+        self._refused_before: Remembered = {}
         self._accepted_before = 0
         self._bound_until = 0.0
         self._atomic: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> FencedTransaction:
         self.lease.ensure_mine()
-        self._earlier = tuple(self.lease.unmended())
-        self._refused_before = dict(self.lease.refused)
+        self._earlier = self.lease.refusals.unmended()
+        self._refused_before = self.lease.refusals.copy()
         self._accepted_before = self.lease.accepted
         self._bound_until = monotonic() + self.lease.remaining() - ROUNDING
         connection = connections[self._using]
@@ -192,7 +192,7 @@ class FencedTransaction:
     def _end(self, connection: BaseDatabaseWrapper) -> None:
         """Hold the resource's row as it was at the begin, and take the operation's key; raise if either is refused."""
         result = as_json(self.result)
-        self._raise_swallowed()
+        self.lease.refusals.raise_unmended(self._earlier)
         if self._mark:
             ensure_marked(connection, self._mark)
         held, taken = leave(connection, self.lease, self._begins, self._key(result))
@@ -207,12 +207,6 @@ class FencedTransaction:
         if self.operation is None:
             return None
         return Operation(task=self._task, key=self.operation, digest=self._digest, result=result)
-
-    def _raise_swallowed(self) -> None:
-        """A refusal that the body caught and did not mend is still a refusal of the whole."""
-        for refusal in self.lease.unmended():
-            if not any(refusal is one for one in self._earlier):
-                raise refusal
 
     def _after_rollback(self, connection: BaseDatabaseWrapper, refusal: BaseException) -> BaseException:
         """The refusal with what a fresh look says about it, recorded; other errors as they are."""
@@ -269,8 +263,7 @@ class FencedTransaction:
     def _close(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
         """``_leave``; what was refused and accepted inside is undone with all the rest."""
         if not self._joined and error is not None:
-            self.lease.refused.clear()
-            self.lease.refused.update(self._refused_before)
+            self.lease.refusals.restore(self._refused_before)
             self.lease.accepted = self._accepted_before
         self._leave(connection, error)
 

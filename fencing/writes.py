@@ -99,7 +99,7 @@ def numbered(
         return take()
     except LeaseLostError as error:
         tried = tell()
-        lease.refused[connection.alias, f"{tried.model} {tried.object_pk}"] = error
+        lease.refusals.add(connection, f"{tried.model} {tried.object_pk}", error)
         history.record_refusal(connection, dataclasses.replace(tried, outcome="lost"))
         raise
 
@@ -138,7 +138,7 @@ def refused(
     what = what or f"{tried.model} {tried.object_pk}"
     error = kind(lease.resource, tried.token, seen, what)
     # First: what the log or a signal raises instead, and the body swallows, must not let the transaction commit.
-    lease.refused[connection.alias, what] = error
+    lease.refusals.add(connection, what, error)
     history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))
     signals.announce(signals.write_rejected, Lease, lease=lease, error=error)
     if kind is StaleWriteError and seen is not None:
@@ -149,7 +149,7 @@ def refused(
 def settle(lease: Lease, connection: BaseDatabaseWrapper, fence: ModelFence, pk: Any) -> None:
     """An accepted write mends an earlier refusal of the same row."""
     lease.accepted += 1
-    lease.mend(connection, f"{fence.label} {pk}")
+    lease.refusals.mend(connection, f"{fence.label} {pk}")
 
 
 def outnumber(connection: BaseDatabaseWrapper, lease: Lease, token: int) -> None:

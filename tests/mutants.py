@@ -317,7 +317,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a refusal is mended with the commit, not before",
-        file="fencing/leases.py",
+        file="fencing/refusals.py",
         old="        if connection.in_atomic_block:\n            # Django drops",
         new="        if False:\n            # Django drops",
         tests=(PATHS + "test_refusal_that_was_mended_by_what_was_undone",),
@@ -383,9 +383,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a refusal is mended in its own database",
-        file="fencing/leases.py",
+        file="fencing/refusals.py",
         old="        key = (connection.alias, what)\n",
-        new="        key = next((one for one in self.refused if one[1] == what), (connection.alias, what))\n",
+        new="        key = next((one for one in self._known if one[1] == what), (connection.alias, what))\n",
         tests=(PATHS + "test_refusal_is_not_mended_in_another_database",),
     ),
     Mutant(
@@ -447,8 +447,8 @@ MUTANTS = (
     Mutant(
         name="a refusal before a transaction that is undone still counts",
         file="fencing/transactions.py",
-        old="            self.lease.refused.update(self._refused_before)\n",
-        new="",
+        old="self.lease.refusals.restore(self._refused_before)",
+        new="self.lease.refusals.restore({})",
         tests=(PATHS + "test_refusal_before_a_transaction_that_was_undone_counts",),
     ),
     Mutant(
@@ -746,14 +746,14 @@ MUTANTS = (
     Mutant(
         name="swallowed refusals are raised at the end",
         file="fencing/transactions.py",
-        old="            if not any(refusal is one for one in self._earlier):\n",
-        new="            if False:\n",
+        old="        self.lease.refusals.raise_unmended(self._earlier)\n",
+        new="",
         tests=(TRANSACTIONS + "test_swallowed_refusal_is_raised_at_the_end",),
     ),
     Mutant(
         name="a swallowed loss is raised at the end",
         file="fencing/writes.py",
-        old='        lease.refused[connection.alias, f"{tried.model} {tried.object_pk}"] = error\n',
+        old='        lease.refusals.add(connection, f"{tried.model} {tried.object_pk}", error)\n',
         new="",
         tests=(PATHS + "test_lost_number_that_the_body_swallows",),
     ),
@@ -2129,8 +2129,8 @@ MUTANTS = (
     Mutant(
         name="a body that swallows a refusal does not succeed",
         file="fencing/taskrun.py",
-        old="        if not any(refusal is known for known in earlier):\n            raise refusal\n",
-        new="        pass\n",
+        old="    held.refusals.raise_unmended(earlier)\n",
+        new="",
         tests=(POLICY + "test_i6_swallowed_refusal_is_raised_at_the_end",),
     ),
     Mutant(
@@ -2679,8 +2679,8 @@ _held = _Shared()""",
     Mutant(
         name="a refusal is remembered before anybody is told of it",
         file="fencing/writes.py",
-        old="    lease.refused[connection.alias, what] = error\n    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n",
-        new="    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n    lease.refused[connection.alias, what] = error\n",
+        old="    lease.refusals.add(connection, what, error)\n    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n",
+        new="    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n    lease.refusals.add(connection, what, error)\n",
         tests=("tests/test_history.py::test_log_that_raises_lets_no_refused_transaction_commit",),
     ),
     Mutant(

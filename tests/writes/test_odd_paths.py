@@ -403,7 +403,7 @@ def test_refusal_that_was_mended_by_what_was_undone(alias: str, atomic: bool) ->
         with pytest.raises(StaleReadError):
             run(held, True)
         run(held, False)
-        assert not held.unmended() and not held.refused
+        assert not held.refusals.unmended() and held.refusals.is_empty()
     assert Bin.objects.using(alias).get().quantity == 2
 
 
