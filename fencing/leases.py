@@ -146,9 +146,9 @@ class Lease:
             self._released = True
             beats_of(self.using).remove(self)
             was_held = self._backend.release(self._place, self.holder, self.token)
-        except LeaseBackendError:
+        except LeaseBackendError as error:
             logger.warning(
-                "The lease of %r could not be released; it ends within %.3f s", self.resource, self.ttl, exc_info=True
+                "The lease of %r could not be released; it ends within %.3f s: %s", self.resource, self.ttl, error
             )
             return
         except BaseException:

@@ -22,11 +22,13 @@ from fencing.naming import make_fence, owner_of, owns_token, shares_key, templat
 from fencing.querysets import FencedQuerySet
 
 HINTS = {
-    "E006": "Let the model's Meta inherit: class Meta(FencedModel.Meta), or add FencedModel.Meta.constraints to its own.",
+    "E006": "Let the model's Meta inherit: class Meta(FencedModel.Meta). If it has constraints of its own, begin them with the "
+    "inherited ones: constraints = [*FencedModel.Meta.constraints, ...].",
     "E007": "Remove the model's own last_token and let it come from FencedModel.",
     "E008": "Use {pk} or concrete char, integer, UUID or foreign-key fields that are not null, as plain names in braces.",
     "E009": 'Set fence_using to an alias of FENCING["BACKENDS"], or remove it.',
-    "E014": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
+    "E014": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)(). If another base class brought the "
+    "manager along, name FencedModel first.",
     "E015": "Give the field another name; db_column can keep the column's.",
     "E016": "Remove it: a row is fenced under one name, that of the class whose table has last_token.",
     "E017": "Let the link to the parent be the key: remove the child's own, or give the link primary_key=True.",

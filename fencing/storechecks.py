@@ -54,6 +54,11 @@ def configured(config: BackendConfig, backend: LeaseBackend) -> Iterator[CheckMe
 def running(config: BackendConfig, backend: LeaseBackend) -> Iterator[CheckMessage]:
     """What the store itself tells of one alias: whether it answers, is fit to count, and keeps what it has."""
     store = f"The lease store of {config.alias!r}"
+    if not backend.is_shared:
+        hint = "It is for tests. Keep leases in a Redis, or in the database: fencing.backends.database.DatabaseBackend."
+        message = f"{store} is the memory of one process: several workers hold the same lease at a time."
+        yield Warning(message, hint=hint, id="fencing.W015")
+        return
     try:
         backend.peek(Place(space="check", partition=0, resource="check"))
     except LeaseBackendError as error:

@@ -106,6 +106,13 @@ MUTANTS = (
         tests=(f"{PAGE}test_process_of_somebody_else_is_never_signalled",),
     ),
     Mutant(
+        name="an option that is nearly ours is refused",
+        file="fencing/celery/decorators.py",
+        old="    _refuse_misspelt([",
+        new="    _ = ([",
+        tests=(POLICY + "test_option_that_is_nearly_ours_is_refused_at_decoration",),
+    ),
+    Mutant(
         name="a proxy is saved by one statement",
         file="fencing/fenced.py",
         old="if concrete._meta.parents else",

@@ -728,3 +728,8 @@ def test_every_check_is_documented() -> None:
     known = set(checks.REMEDIES) | set(modelchecks.HINTS) | set(taskchecks.HINTS) | backends
     assert titles == known
     assert {anchor.upper() for anchor in anchors} == known
+
+
+def test_w015_leases_in_the_memory_of_one_process() -> None:
+    with override_settings(FENCING={"BACKENDS": {"default": MEMORY}}):
+        assert ids(checks.check_stores()) == ["fencing.W015"]

@@ -146,9 +146,11 @@ class RedisClient:
         if self._pid != os.getpid():
             # The sockets are the parent's.
             self._pid, self._idle = os.getpid(), []
-        try:
+        connection = None
+        with suppress(IndexError):
             connection = self._idle.pop()
-        except IndexError:
+        if connection is None:
+            # Out here: an error would else be told with an IndexError as its context.
             connection = _connection(self.redis.connection_pool)
         if self._sentinel is not None and (connection.host, connection.port) != self._sentinel.master_address:
             # The Sentinel has named another primary since, to whoever made a connection.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from celery import Task, current_app, shared_task
@@ -14,6 +15,9 @@ from fencing.exceptions import WriteRejectedError
 from fencing.taskpolicy import Name, make_policy
 
 R = TypeVar("R")
+
+# How near to a name of ours a name is that only a slip of the keyboard makes.
+NEAR = 0.8
 
 
 def fenced_task(
@@ -97,6 +101,7 @@ def _make_task(function: Callable[..., R], celery_options: dict[str, Any], **pol
     """A shared task whose class is made of ``FencedTask`` and the user's base."""
     options = dict(celery_options)
     base: Any = options.pop("base", None) or current_app.Task
+    _refuse_misspelt([name for name in options if not hasattr(base, name)], policy)
     members = {"abstract": True, "fencing": make_policy(function, bind=options.get("bind", False), **policy)}
     # Refusals are expected: Celery logs them in one line. It takes one class as well as several.
     expected = options.get("throws", base.throws)
@@ -108,3 +113,10 @@ def _make_task(function: Callable[..., R], celery_options: dict[str, Any], **pol
     make: Any = shared_task(base=type(base.__name__, bases, members), **options)
     task: Task[..., R] = make(function)
     return task
+
+
+def _refuse_misspelt(unknown: Iterable[str], ours: Iterable[str]) -> None:
+    """Celery makes an attribute of an option that it does not know; one that is nearly ours would have no effect."""
+    for name in unknown:
+        for meant in get_close_matches(name, ours, n=1, cutoff=NEAR):
+            raise TypeError(f"There is no option {name!r}; did you mean {meant!r}?")

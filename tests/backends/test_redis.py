@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -365,6 +365,13 @@ def test_a_server_without_a_replid_of_its_own_is_refused(
         store.backend.draw(store.place())
 
 
+def told_with(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and all that a traceback shows before it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def test_an_unreachable_server_is_a_typed_error(valkey_server: Callable[..., PrivateValkey], settings: Any) -> None:
     server = valkey_server()
     store = redis_store(settings, server.url())
@@ -388,8 +395,11 @@ def test_an_unreachable_server_is_a_typed_error(valkey_server: Callable[..., Pri
         lambda: store.backend.forget_events(store.space, 0, ["1-1"]),
         lambda: store.backend.dropped_events(store.space, 0),
     ):
-        with pytest.raises(LeaseBackendError, match="'default'"):
+        with pytest.raises(LeaseBackendError, match="'default'") as caught:
             call()
+        assert not any(isinstance(error, IndexError) for error in told_with(caught.value)), (
+            "nothing of the client's own"
+        )
 
 
 def test_an_unreachable_cluster_is_a_typed_error(settings: Any) -> None:

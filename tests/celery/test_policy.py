@@ -74,6 +74,26 @@ def test_impossible_option_is_refused_at_decoration(options: dict[str, Any], err
         fenced_task(**{"resource": "stock:{sku}", **options})(lambda sku, *rest: None)
 
 
+@pytest.mark.parametrize(("misspelt", "meant"), [("opration", "operation"), ("busy_timout", "busy_timeout")])
+def test_option_that_is_nearly_ours_is_refused_at_decoration(misspelt: str, meant: str) -> None:
+    """To Celery it is an attribute of the task, so that the order would be shipped twice without a word."""
+    options: dict[str, Any] = {misspelt: "order:{sku}"}
+    with pytest.raises(TypeError, match=f"no option '{misspelt}'; did you mean '{meant}'"):
+        fenced_task(resource="stock:{sku}", **options)(lambda sku: None)
+
+
+def test_attributes_of_the_users_own_stay_options() -> None:
+    class Atomics(Task):  # type: ignore[type-arg]
+        abstract = True
+        atomics = 1
+
+    @fenced_task(resource="stock:{sku}", base=Atomics, atomics=2, team="stock", name="tests.own")
+    def own(sku: str) -> None: ...
+
+    task: Any = own
+    assert (task.atomics, task.team) == (2, "stock")
+
+
 def test_body_that_a_call_would_only_prepare_is_refused_at_decoration() -> None:
     """The task would succeed, its lease given back, before anything was done."""
 
