@@ -10,11 +10,17 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.db import migrations, models
+from django.db.migrations.autodetector import MigrationAutodetector
+from django.db.migrations.graph import MigrationGraph
+from django.db.migrations.state import ModelState, ProjectState
 from django.dispatch import Signal
+from django.test.utils import isolate_apps
 
 import fencing
 from fencing import conf, exceptions, signals
-from tests.documents import DOCUMENTS, ROOT, section_of
+from fencing.models import FencedModel
+from tests.documents import DOCUMENTS, ROOT, marked, section_of
 
 README, REFERENCE = ROOT / "README.md", ROOT / "docs" / "reference.md"
 CHECKS, GLOSSARY = ROOT / "docs" / "checks.md", ROOT / "docs" / "glossary.md"
@@ -150,3 +156,29 @@ def test_each_invariant_has_a_test_in_both_tables() -> None:
     for path in (README, ROOT / "docs" / "design.md"):
         rows = re.findall(r"^\| (I\d) \|.*`tests/[\w/]+\.py::\w+", path.read_text(), re.MULTILINE)
         assert rows == ["I1", "I2", "I3", "I4", "I5", "I6", "I7"]
+
+
+def test_migrations_of_a_table_in_use_leave_nothing_to_make() -> None:
+    [(_, code)] = marked(section_of(ROOT / "docs" / "howto.md", "Fence a table that is in use"), "run")
+    printed: dict[str, Any] = {}
+    exec(code, printed)  # noqa: S102  # what the document prints
+    state = ProjectState()
+    fields: list[tuple[str, Any]] = [("id", models.BigAutoField(primary_key=True, serialize=False))]
+    migrations.CreateModel("Stock", fields).state_forwards("shop", state)
+    for name in ("Migration0002", "Migration0003"):
+        state = printed[name](name, "shop").mutate_state(state)
+
+    with isolate_apps():
+
+        class Stock(FencedModel):
+            id = models.BigAutoField(primary_key=True)
+
+            class Meta(FencedModel.Meta):
+                app_label = "shop"
+
+        fenced = ProjectState()
+        fenced.add_model(ModelState.from_model(Stock))
+        graph = MigrationGraph()
+        graph.add_node(("shop", "0003_fence"), None)  # else the app would count as one without migrations
+        left = MigrationAutodetector(state, fenced).changes(graph)
+    assert left == {}
