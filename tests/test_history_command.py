@@ -196,6 +196,16 @@ def test_bad_input_is_named(args: list[str], named: str) -> None:
         run(*args)
 
 
+def test_database_that_was_not_migrated_is_told_in_words() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE fencing_tokengrant RENAME TO elsewhere")
+        try:
+            with pytest.raises(CommandError, match=r"^The database lacks the tables of the app fencing: run "):
+                run()
+        finally:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO fencing_tokengrant")
+
+
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="its plans are read")
 def test_no_question_reads_a_whole_table() -> None:
     namespace = get_backend().config.namespace

@@ -20,6 +20,7 @@ from fencing import history
 from fencing.backends import get_backend
 from fencing.backends.base import LiveLease
 from fencing.conf import DEFAULT_ALIAS
+from fencing.databases import is_unmigrated
 from fencing.exceptions import FencingError, LeaseHeldError
 from fencing.maintenance import who
 from fencing.management import drill, guards, prune
@@ -249,4 +250,6 @@ def _errors() -> Iterator[None]:
     except ConnectionDoesNotExist as error:
         raise CommandError(f"--database: {error} Give an alias of DATABASES.") from error
     except DatabaseError as error:
-        raise CommandError(f"The database refused: {error}. Is it there, and migrated?") from error
+        if is_unmigrated(error):
+            raise CommandError("The database lacks the tables of the app fencing: run `manage.py migrate`.") from error
+        raise CommandError(f"The database refused: {error}") from error
