@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import conf
+from fencing.bounds import IDLE_BOUND, LOCK_BOUND, milliseconds
 from fencing.connections import in_testcase
 from fencing.once import Operation, Recorded, as_type_error, recorded_as, row_of_operation, take_key
 from fencing.prepared import SERVER, fetch_one, named
-from fencing.resources import IDLE_BOUND, LOCK_BOUND, MINE_AS_BEGUN, ROW, hold_to_end, milliseconds, row_of
+from fencing.raising import ROW
+from fencing.resources import MINE_AS_BEGUN, hold_to_end, row_of
 from fencing.tables import sql_name
 
 if TYPE_CHECKING:

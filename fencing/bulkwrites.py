@@ -10,6 +10,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, QuerySet, Value
 from django.db.models.functions import Greatest
 
+from fencing.bounds import bound_idling
 from fencing.exceptions import (
     LeaseBackendError,
     LeaseLostError,
@@ -35,7 +36,6 @@ from fencing.lockedrows import (
 from fencing.maintenance import number_for
 from fencing.manyrows import can_be_one_statement, update_at_once
 from fencing.naming import ModelFence, as_read, fence_of
-from fencing.resources import bound_idling
 from fencing.scope import find_lease, held_leases
 from fencing.statements import attempt, plain
 from fencing.writes import outnumber, record_unfenced

@@ -17,9 +17,9 @@ from django.db import OperationalError, transaction
 from django.db.backends.utils import split_identifier, truncate_name
 from django.db.transaction import TransactionManagementError
 
+from fencing.bounds import milliseconds
 from fencing.databases import LOCK_TIMEOUTS, as_it_was, code_of, is_busy, kind, setting_back, whole_seconds
 from fencing.guards import FenceGuard
-from fencing.resources import milliseconds
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -19,6 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, QuerySet
 from django.db.models.deletion import Collector, get_candidate_relations_to_delete
 
+from fencing.bounds import bound_idling
 from fencing.exceptions import RowMissingError
 from fencing.leases import Lease
 from fencing.lifting import lifted, naming_token
@@ -34,7 +35,6 @@ from fencing.lockedrows import (
     record_rows,
 )
 from fencing.naming import ModelFence, fence_of
-from fencing.resources import bound_idling
 from fencing.statements import attempt, plain
 from fencing.writes import record_unfenced
 

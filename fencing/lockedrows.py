@@ -14,6 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from fencing import history
+from fencing.bounds import bound_idling
 from fencing.databases import locked
 from fencing.exceptions import (
     LeaseRequiredError,
@@ -26,7 +27,7 @@ from fencing.guards import guard_name_of
 from fencing.leases import Lease
 from fencing.lifting import lifted
 from fencing.naming import ModelFence
-from fencing.resources import bound_idling, pass_resource, seen_token, take_write_lock
+from fencing.resources import pass_resource, seen_token, take_write_lock
 from fencing.scope import find_lease, held_leases
 from fencing.statements import Verdict, attempt, has_begun, plain
 from fencing.writes import numbered, refused

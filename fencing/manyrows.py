@@ -19,10 +19,11 @@ from django.db.models import CharField, QuerySet, TextField, sql
 from django.utils import timezone
 
 from fencing import conf, history
+from fencing.bounds import IDLE_BOUND, milliseconds
 from fencing.leases import Lease
 from fencing.naming import ModelFence
 from fencing.prepared import SERVER, fetch_one, named
-from fencing.resources import IDLE_BOUND, Way, milliseconds, passing
+from fencing.resources import Way, passing
 from fencing.rowstatement import quoted
 from fencing.statements import bounds_idling, plain, way_to_pass
 

@@ -16,8 +16,8 @@ from fencing.floors import look
 from fencing.history import Attempt
 from fencing.maintenance import MAX_REASON, who
 from fencing.naming import check_resource
+from fencing.raising import raise_row
 from fencing.reigns import databases_of
-from fencing.resources import raise_row
 
 # Each round that fails means that a newer grant, or an imported row, has a higher number than was drawn.
 ROUNDS = 20

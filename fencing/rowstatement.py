@@ -18,9 +18,10 @@ from django.db.models import Field, sql
 from django.utils import timezone
 
 from fencing import conf, history
+from fencing.bounds import IDLE_BOUND, milliseconds
 from fencing.leases import Lease
 from fencing.prepared import SERVER, fetch_one, named
-from fencing.resources import IDLE_BOUND, Way, milliseconds, passing
+from fencing.resources import Way, passing
 from fencing.statements import RowWrite, Verdict, bounds_idling, plain, way_to_pass, with_token
 
 

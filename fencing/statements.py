@@ -16,13 +16,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Field, Model, QuerySet
 
 from fencing import conf, history
+from fencing.bounds import bound_idling
 from fencing.connections import in_testcase, in_user_transaction
 from fencing.databases import locked
 from fencing.expressions import Values
 from fencing.history import Attempt
 from fencing.leases import Lease
 from fencing.naming import ModelFence
-from fencing.resources import Way, bound_idling, pass_resource, take_write_lock
+from fencing.resources import Way, pass_resource, take_write_lock
 from fencing.transactions import fenced_transaction
 
 

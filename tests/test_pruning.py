@@ -29,7 +29,7 @@ from fencing.floors import create_floor, raise_floor
 from fencing.leases import Lease
 from fencing.models import FencedResource, FencedWrite, Operation, ResourceFloor, TokenGrant, TokenMark
 from fencing.pruning import prune
-from fencing.resources import raise_row
+from fencing.raising import raise_row
 from inventory_demo.models import Stock, StockDelta
 from tests.concurrency import BOUND, threads, wait_until, waiting_for_locks
 from tests.test_transactions import grant
