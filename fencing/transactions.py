@@ -9,9 +9,8 @@ operation's key. Both decide in the database; nothing here looks at a clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from time import monotonic
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,12 +21,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from fencing import history, signals
 from fencing.borders import enter, leave, limits_waits
 from fencing.connections import autocommit, in_user_transaction, initialized, stop_statement
-from fencing.databases import LOCK_TIMEOUTS, code_of, is_cut_off
 from fencing.exceptions import (
     AlreadyAppliedError,
     FencingError,
     LeaseInsideTransactionError,
-    LeaseLostError,
     OperationMismatchError,
     StaleWriteError,
 )
@@ -37,17 +34,12 @@ from fencing.once import Operation, Recorded, as_json, check_operation, recorded
 from fencing.refusals import Refusal, Remembered
 from fencing.resources import pass_to_begin, seen_token
 from fencing.snapshots import ensure_first_statement, snapshot_level
+from fencing.timeleft import TimeLeft
 
 if TYPE_CHECKING:
     from fencing.leases import Lease
 
 _open: WeakKeyDictionary[BaseDatabaseWrapper, list[FencedTransaction]] = WeakKeyDictionary()
-
-# PostgreSQL's idle_in_transaction_session_timeout.
-IDLE_TOO_LONG = "25P03"
-
-# Seconds by which a bound in milliseconds can be shorter than what it stands for.
-ROUNDING = 0.001
 
 
 class FencedTransaction:
@@ -77,7 +69,7 @@ class FencedTransaction:
         self._earlier: list[Refusal] = []
         self._refused_before: Remembered = {}
         self._accepted_before = 0
-        self._bound_until = 0.0
+        self._time = TimeLeft(lease)
         self._atomic: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> FencedTransaction:
@@ -85,7 +77,7 @@ class FencedTransaction:
         self._earlier = self.lease.refusals.unmended()
         self._refused_before = self.lease.refusals.copy()
         self._accepted_before = self.lease.accepted
-        self._bound_until = monotonic() + self.lease.remaining() - ROUNDING
+        self._time = TimeLeft(self.lease)
         connection = connections[self._using]
         outer = fenced_transaction(connection, self.lease)
         if outer is not None:
@@ -114,13 +106,13 @@ class FencedTransaction:
         connection = connections[self._using]
         if error is None:
             try:
-                with self._telling_out_of_time():
+                with self._time.telling():
                     self._end(connection)
             except BaseException as refusal:
                 self._close(connection, refusal)
                 raise self._after_rollback(connection, refusal) from refusal.__cause__
         # Whether a commit that got no answer has happened can be seen later by its operation only.
-        with self._telling_out_of_time(in_doubt=error is None and self.operation is None):
+        with self._time.telling(in_doubt=error is None and self.operation is None):
             self._close(connection, error)
             if isinstance(error, DatabaseError):
                 raise error
@@ -139,7 +131,7 @@ class FencedTransaction:
     def _begin(self, connection: BaseDatabaseWrapper) -> None:
         """Pass the resource's row, on the connection on which that must happen."""
         with self._begin_connection(connection) as beginning:
-            with self._telling_out_of_time():
+            with self._time.telling():
                 begins = self._pass(beginning)
             seen = seen_token(beginning, self.lease) if begins is None else None
         if begins is None:
@@ -237,28 +229,6 @@ class FencedTransaction:
             seen=seen,
             operation=self.operation or "",
         )
-
-    @contextmanager
-    def _telling_out_of_time(self, *, in_doubt: bool = False) -> Iterator[None]:
-        """Tell the ends that the database puts to waiting and idling in the words of the lease.
-
-        Its last word before it closes the connection, that the transaction idled for too long, does not always arrive.
-        Then the lease being over says the same, unless what was sent last is ``in_doubt``.
-        """
-        try:
-            yield
-        except DatabaseError as error:
-            was_cut_off = is_cut_off(error) and not self.lease.is_held() and not in_doubt
-            if not (self._is_out_of_time(error) or was_cut_off):
-                raise
-            reason = f"its time ran out inside the transaction ({error})"
-            raise LeaseLostError(self.lease.resource, self.lease.token, reason) from error
-
-    def _is_out_of_time(self, error: DatabaseError) -> bool:
-        """Whether a bound of the lease's own has ended it: not the user's NOWAIT, or a tighter bound on waiting."""
-        if code_of(error) in LOCK_TIMEOUTS:
-            return not self.lease.is_held() or monotonic() >= self._bound_until
-        return code_of(error) == IDLE_TOO_LONG
 
     def _close(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
         """``_leave``; what was refused and accepted inside is undone with all the rest."""

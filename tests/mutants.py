@@ -397,8 +397,8 @@ MUTANTS = (
     ),
     Mutant(
         name="a wait that the body did not want is no lost lease",
-        file="fencing/transactions.py",
-        old="return not self.lease.is_held() or monotonic() >= self._bound_until",
+        file="fencing/timeleft.py",
+        old="return not self._lease.is_held() or monotonic() >= self._until",
         new="return True",
         tests=(PATHS + "test_wait_that_the_body_did_not_want_is_no_lost_lease",),
     ),
@@ -729,7 +729,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a connection that closes without a word ends a sleeper's time",
-        file="fencing/transactions.py",
+        file="fencing/timeleft.py",
         old="was_cut_off = is_cut_off(error) and",
         new="was_cut_off = False and",
         tests=(
@@ -738,15 +738,15 @@ MUTANTS = (
     ),
     Mutant(
         name="a commit without an answer is in doubt",
-        file="fencing/transactions.py",
+        file="fencing/timeleft.py",
         old=" and not in_doubt\n",
         new="\n",
         tests=(TRANSACTIONS + "test_commit_without_an_answer_is_not_taken_for_a_refusal",),
     ),
     Mutant(
         name="a connection that closes under a live lease is no end of its time",
-        file="fencing/transactions.py",
-        old=" and not self.lease.is_held() and",
+        file="fencing/timeleft.py",
+        old=" and not self._lease.is_held() and",
         new=" and",
         tests=(TRANSACTIONS + "test_connection_that_ends_under_a_live_lease_is_the_databases_own_error",),
     ),
