@@ -16,8 +16,9 @@ from django.test.utils import override_settings
 from fencing import history, signals
 from fencing.backends import get_backend
 from fencing.conf import DEFAULT_ALIAS, setting
+from fencing.entering import name_of
 from fencing.leases import Lease
-from fencing.leasing import lease, name_of
+from fencing.leasing import lease
 from fencing.models import FencedWrite, TokenGrant
 from fencing.tokens import place_of
 

@@ -1228,7 +1228,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an interrupted end of one lease ends the others",
-        file="fencing/leasing.py",
+        file="fencing/entering.py",
         old="            _leave(granted.pop())\n        except BaseException:\n            _leave_all(granted)\n",
         new="            _leave(granted.pop())\n        except BaseException:\n",
         tests=("tests/test_leases.py::test_interrupted_end_of_one_lease_ends_the_others_all_the_same",),
@@ -1287,14 +1287,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a generator does not run after its lease",
-        file="fencing/leasing.py",
+        file="fencing/entering.py",
         old="        _check_body(function)\n",
         new="",
         tests=(LEASES + "test_decorator_refuses_what_a_call_would_only_prepare",),
     ),
     Mutant(
         name="a coroutine does not run after its lease",
-        file="fencing/leasing.py",
+        file="fencing/entering.py",
         old="                if inspect.iscoroutine(result):\n",
         new="                if False:\n",
         tests=(LEASES + "test_coroutine_that_looks_like_a_function_is_refused_when_it_is_called",),
@@ -1332,7 +1332,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a coroutine that is thrown away leaves no lease",
-        file="fencing/leasing.py",
+        file="fencing/entering.py",
         old="        _end(lease)\n        return\n",
         new="        raise\n",
         tests=("tests/test_async.py::test_coroutine_that_is_thrown_away_with_its_loop_gives_its_lease_back",),
@@ -2349,7 +2349,7 @@ _held = _Shared()""",
     ),
     Mutant(
         name="a release that a soft time limit keeps from beginning happens all the same",
-        file="fencing/leasing.py",
+        file="fencing/entering.py",
         old="""struck before the release; else this does nothing.
         lease.release()
 """,
