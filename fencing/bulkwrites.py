@@ -14,7 +14,6 @@ from fencing.bounds import bound_idling
 from fencing.exceptions import (
     LeaseBackendError,
     LeaseLostError,
-    LeaseRequiredError,
     ResourceMismatchError,
     RowMissingError,
     StaleReadError,
@@ -36,7 +35,7 @@ from fencing.lockedrows import (
 from fencing.maintenance import number_for
 from fencing.manyrows import can_be_one_statement, update_at_once
 from fencing.naming import ModelFence, as_read, fence_of
-from fencing.scope import find_lease, held_leases
+from fencing.scope import find_lease, held_leases, lease_required
 from fencing.statements import attempt, plain
 from fencing.writes import outnumber, record_unfenced
 
@@ -173,7 +172,7 @@ def _refused_object(fence: ModelFence, instance: Any, kind: type[WriteRejectedEr
     resource = instance._fence_name_on_record(fence)
     lease = find_lease(resource, fence.using) or next(iter(held_leases()), None)
     if lease is None:
-        return LeaseRequiredError(resource, (), f"bulk_update() of {fence.label}")
+        return lease_required([resource], fence.template, f"bulk_update() of {fence.label}")
     tried = attempt(lease, fence, instance.pk, lease.newest_token, action="update", seen=None)
     return RefusalError(kind, lease, tried, what)
 

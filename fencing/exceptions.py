@@ -88,22 +88,30 @@ class LeaseRequiredError(LeaseError):
     """A fenced row was to be written and no lease of its resource is held in this context.
 
     Args:
-        resource: the resource of the row, or "" when there were several.
+        resource: the resource of the row, or "" when there were several, or none has a name yet.
         held: the resources that *are* held here.
         what: what was attempted.
+        template: how the rows' resources are named (``"stock:{sku}"``), where ``resource`` is "".
     """
 
-    def __init__(self, resource: str, held: Iterable[str] = (), what: str = "writing a fenced row") -> None:
+    def __init__(
+        self, resource: str, held: Iterable[str] = (), what: str = "writing a fenced row", template: str = ""
+    ) -> None:
         self.held = tuple(held)
-        super().__init__(resource, self.held, what)
+        super().__init__(resource, self.held, what, template)
         self.resource = resource
         self.what = what
+        self.template = template
 
     def __str__(self) -> str:
         held = ", ".join(map(repr, self.held)) or "none"
-        named = f" of {self.resource!r}" if self.resource else ""
+        needed = f"the lease of {self.resource!r}" if self.resource else "the lease of its row"
+        if self.template:
+            needed = f"the leases of its rows, each named like {self.template!r}"
+        if self.resource in self.held:
+            held += " (but from another backend than the model's `fence_using`)"
         return (
-            f"{self.what} needs the lease{named}; held here: {held}. Wrap it in `with lease(...)`, decorate the "
+            f"{self.what} needs {needed}; held here: {held}. Wrap it in `with lease(...)`, decorate the "
             'task with `fenced_task`, or use `unfenced("reason")` for maintenance.'
         )
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from fencing import deletes, history, lockedrows, writes
 from fencing.conf import DEFAULT_ALIAS
-from fencing.exceptions import LeaseRequiredError, ResourceMismatchError
+from fencing.exceptions import ResourceMismatchError
 from fencing.expressions import Values, compares
 from fencing.fields import TokenField
 from fencing.guards import FenceGuard
@@ -23,7 +23,7 @@ from fencing.lifting import lifted
 from fencing.naming import ModelFence, as_read, fence_of, name_of_new, owns_token, settle_name
 from fencing.querysets import FencedManager, FencedQuerySet
 from fencing.readrow import ReadRow, key_in
-from fencing.scope import find_lease, held_leases, holding, require_lease
+from fencing.scope import find_lease, holding, lease_required, require_lease
 from fencing.statements import RowWrite, attempt, plain
 from fencing.tokens import check_token
 from fencing.writes import keeps_transaction
@@ -248,7 +248,7 @@ class FencedModel(ReadRow):
         name = name_of_new(self)
         lease = find_lease(name, fence.using) if name else None
         if lease is None and fence.inserts:
-            raise LeaseRequiredError(name, [one.resource for one in held_leases()], f"creating {fence.label}")
+            raise lease_required([name], fence.template, f"creating {fence.label}")
         return lease
 
     @contextmanager

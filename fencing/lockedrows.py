@@ -17,7 +17,6 @@ from fencing import history
 from fencing.bounds import bound_idling
 from fencing.databases import locked
 from fencing.exceptions import (
-    LeaseRequiredError,
     ResourceMismatchError,
     StaleReadError,
     StaleWriteError,
@@ -28,7 +27,7 @@ from fencing.leases import Lease
 from fencing.lifting import lifted
 from fencing.naming import ModelFence
 from fencing.resources import pass_resource, seen_token, take_write_lock
-from fencing.scope import find_lease, held_leases
+from fencing.scope import find_lease, held_leases, lease_required
 from fencing.statements import Verdict, attempt, has_begun, plain
 from fencing.writes import numbered, refused
 
@@ -100,7 +99,7 @@ def leases_for(fence: ModelFence, rows: Sequence[LockedRow], what: str) -> list[
     for resource in sorted(groups):
         lease = find_lease(resource, fence.using)
         if lease is None and not held:
-            raise LeaseRequiredError(resource, [other.resource for other in held_leases()], what)
+            raise lease_required(groups, fence.template, what)
         if lease is None:
             detail = f"{len(groups[resource])} of {len(rows)} matched rows"
             raise ResourceMismatchError(", ".join(one.resource for one in held), resource, detail)

@@ -9,16 +9,19 @@ from typing import Any, TypeVar
 from django.db import connections, models, router
 
 from fencing import bulkwrites, conflicts, deletes, history, lockedrows
-from fencing.exceptions import LeaseRequiredError, ResourceMismatchError
+from fencing.exceptions import ResourceMismatchError
 from fencing.leases import Lease
 from fencing.lifting import lifted
 from fencing.maintenance import number_for
 from fencing.naming import fence_of, name_of_new, settle_name
-from fencing.scope import find_lease, held_leases
-from fencing.statements import attempt
+from fencing.scope import find_lease, held_leases, lease_required
+from fencing.statements import attempt, plain
 from fencing.writes import record_unfenced
 
 M = TypeVar("M", bound=models.Model)
+
+# So many rows are looked at to tell whether a write without a lease needs a single one.
+LOOKED_AT = 100
 
 
 class FencedQuerySet(models.QuerySet[M]):
@@ -85,7 +88,9 @@ class FencedQuerySet(models.QuerySet[M]):
         if not objs or lifted(connection) is not None or any(obj.pk is None for obj in objs):
             return super().bulk_update(objs, fields, batch_size)
         if not held_leases():
-            raise LeaseRequiredError("", (), f"bulk_update() of {self.model._meta.label}")
+            fence = fence_of(self.model)
+            names = [obj._fence_name_on_record(fence) for obj in objs[: LOOKED_AT + 1]]  # type: ignore[attr-defined]
+            raise self._lease_required(names, "bulk_update()")
         tied = self._chain()  # type: ignore[attr-defined]
         # Django's set_<model>_order() makes objects of the keys that it was given: nothing of them was read.
         blind = fields == ("_order",) and all(obj._state.adding for obj in objs)
@@ -162,7 +167,7 @@ class FencedQuerySet(models.QuerySet[M]):
         if update_conflicts:
             # The name of a row that is there stays as it is, see ``ensure_of_resource``.
             options["update_fields"] = conflicts.without_names(fence_of(self.model), options["update_fields"])
-        leases = [self._lease_to_create(obj, needed=update_conflicts) for obj in objs]
+        leases = self._leases_to_create(objs, needed=update_conflicts)
         created = self._bulk_create_fenced(objs, leases, options)
         for obj, lease in zip(created, leases, strict=True):
             if lease is not None:
@@ -234,14 +239,17 @@ class FencedQuerySet(models.QuerySet[M]):
         record_unfenced(connection, fence, named, number, "insert")
         return created
 
-    def _lease_to_create(self, obj: M, *, needed: bool) -> Lease | None:
-        fence = fence_of(self.model)
-        settle_name(obj)
-        name = name_of_new(obj)
-        lease = find_lease(name, fence.using) if name else None
-        if lease is None and (needed or fence.inserts):
-            raise LeaseRequiredError(name, [one.resource for one in held_leases()], f"bulk_create() of {fence.label}")
-        return lease
+    def _leases_to_create(self, objs: list[M], *, needed: bool) -> list[Lease | None]:
+        fence, leases, without = fence_of(self.model), [], []
+        for obj in objs:
+            settle_name(obj)
+            name = name_of_new(obj)
+            leases.append(find_lease(name, fence.using) if name else None)
+            if leases[-1] is None:
+                without.append(name)
+        if without and (needed or fence.inserts):
+            raise lease_required(without, fence.template, f"bulk_create() of {fence.label}")
+        return leases
 
     def _nothing_to_write(self, what: str) -> bool:
         """Without a lease: whether no row matches; LeaseRequiredError if one does."""
@@ -249,8 +257,22 @@ class FencedQuerySet(models.QuerySet[M]):
         if lifted(connection) is not None or held_leases():
             return False
         if self.using(connection.alias).exists():
-            raise LeaseRequiredError("", (), f"{what} of {self.model._meta.label}")
+            raise self._lease_required(self._first_names(connection), what)
         return True
+
+    def _lease_required(self, names: list[str], what: str) -> Exception:
+        """The error of a write without a lease, given the resources of one row more than are looked at."""
+        fence = fence_of(self.model)
+        unseen = [""] * (len(names) > LOOKED_AT)
+        return lease_required([*names, *unseen], fence.template, f"{what} of {self.model._meta.label}")
+
+    def _first_names(self, connection: Any) -> list[str]:
+        """The resources of the first matched rows, one more than are looked at; none of a query that Django refuses."""
+        if self.query.combinator or self.query.distinct_fields:
+            return []
+        fence = fence_of(self.model)
+        rows = plain(fence.owner, connection.alias).filter(pk__in=self.using(connection.alias)._keys())
+        return [fence.name_on_record(row) for row in rows.values(*fence.attributes)[: LOOKED_AT + 1]]
 
     def _is_odd_for_delete(self) -> bool:
         """Whether Django is going to refuse the delete anyway, with a message of its own."""

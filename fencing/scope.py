@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -41,8 +41,22 @@ def find_lease(resource: str, using: str) -> Lease | None:
 def require_lease(resource: str, using: str, what: str) -> Lease:
     """``find_lease``, or LeaseRequiredError naming what is held instead."""
     if (found := find_lease(resource, using)) is None:
-        raise LeaseRequiredError(resource, [held.resource for held in held_leases()], what)
+        raise lease_required([resource], "", what)
     return found
+
+
+def lease_required(names: Iterable[str], template: str, what: str) -> LeaseRequiredError:
+    """The error of a write without its leases: the one resource, or how they are named, and what is held instead.
+
+    Args:
+        names: the resources that the write needs; "" for one without a name yet, or whose name nobody has looked up.
+        template: how all of them are named.
+        what: what was attempted.
+    """
+    needed = {*names}
+    only = needed.pop() if len(needed) == 1 else ""
+    held = [lease.resource for lease in held_leases()]
+    return LeaseRequiredError(only, held, what, "" if only else template)
 
 
 @contextmanager

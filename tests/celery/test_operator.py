@@ -36,7 +36,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "LeaseError": ("anything",),
     "LeaseHeldError": ("stock:7", "f00", 2.5, "task-1"),
     "LeaseLostError": ("stock:7", 5, "its time is over"),
-    "LeaseRequiredError": ("stock:7", ("stock:8", "stock:9"), "save()"),
+    "LeaseRequiredError": ("", ("stock:8", "stock:9"), "QuerySet.update()", "stock:{sku}"),
     "LeaseInsideTransactionError": ("stock:7", "a transaction is open on 'default'"),
     "ResourceMismatchError": ("stock:7", "stock:8", "Stock"),
     "WriteRejectedError": ("stock:7", 5, 7, "Stock 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from fencing import (
     StaleReadError,
     StaleWriteError,
     lease,
+    querysets,
 )
 from fencing.models import FencedWrite
 from fencing.scope import holding
@@ -51,6 +53,56 @@ def test_every_bulk_path_without_a_lease(alias: str) -> None:
         with pytest.raises(LeaseRequiredError):
             write()
     assert quantities(alias) == {"42": 10}
+
+
+def test_a_missing_lease_is_named(alias: str) -> None:
+    """By its resource where there is one, else by how the model names them."""
+    one, two = stock(alias), stock(alias, sku="43")
+    rows = Stock.objects.using(alias)
+    upsert: dict[str, Any] = {"update_conflicts": True, "unique_fields": ["sku"], "update_fields": ["quantity"]}
+    of_one = "needs the lease of 'stock:42'; held here: none"
+    of_all = "needs the leases of its rows, each named like 'stock:{sku}'; held here: none"
+    for said, write in (
+        (of_one, lambda: rows.filter(sku="42").update(quantity=1)),
+        (of_one, lambda: rows.filter(sku="42").delete()),
+        (of_one, lambda: rows.bulk_update([one], ["quantity"])),
+        (of_one, lambda: rows.bulk_create([Stock(sku="42")], **upsert)),
+        (of_all, lambda: rows.update(quantity=1)),
+        (of_all, lambda: rows.all().delete()),
+        (of_all, lambda: rows.bulk_update([one, two], ["quantity"])),
+        (of_all, lambda: rows.bulk_create([Stock(sku="42"), Stock(sku="43")], **upsert)),
+    ):
+        with pytest.raises(LeaseRequiredError, match=re.escape(said)) as caught:
+            write()
+        assert (caught.value.resource, caught.value.template) in {("stock:42", ""), ("", "stock:{sku}")}
+    assert quantities(alias) == {"42": 10, "43": 10}
+
+
+def test_a_missing_lease_is_not_named_by_the_first_of_many_rows(alias: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(querysets, "LOOKED_AT", 1)
+    stock(alias)
+    with pytest.raises(LeaseRequiredError, match="of 'stock:42'"):
+        Stock.objects.using(alias).update(quantity=1)
+    stock(alias, sku="43")
+    with pytest.raises(LeaseRequiredError, match=re.escape("each named like 'stock:{sku}'")):
+        Stock.objects.using(alias).update(quantity=1)
+
+
+def test_missing_leases_of_a_cascade_are_not_named_by_the_first_of_them(alias: str) -> None:
+    parent = Warehouse.objects.using(alias).create(name="w")
+    for code in "12":
+        Crate.objects.using(alias).create(warehouse=parent, code=code)
+    with pytest.raises(LeaseRequiredError, match=re.escape("each named like 'crate:{warehouse}:{code}'")):
+        parent.delete()
+
+
+def test_a_lease_of_the_same_name_from_another_backend_is_told_apart(alias: str, settings: Any) -> None:
+    backends = settings.FENCING["BACKENDS"]
+    other = {**backends["default"], "NAMESPACE": "another"}
+    settings.FENCING = {**settings.FENCING, "BACKENDS": {**backends, "another": other}}
+    stock(alias)
+    with lease("stock:42", using="another"), pytest.raises(LeaseRequiredError, match=r"'stock:42' \(but from another"):
+        Stock.objects.using(alias).update(quantity=1)
 
 
 def test_nothing_matched_needs_no_lease(alias: str) -> None:
