@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import Model
 
-State = Literal["installed", "missing", "differs", "surplus", "no table"]
-AMISS = frozenset({"missing", "differs", "surplus"})
+State = Literal["installed", "missing", "differs", "surplus", "no column", "no table"]
+REPAIRABLE = frozenset({"missing", "differs"})
+AMISS = REPAIRABLE | {"surplus", "no column"}
 WAIT = 5.0
 
 # What there is of a table's triggers: the definition of each, by its name.
@@ -64,8 +65,9 @@ class GuardState:
         table: its table's name.
         model: the label of the model whose table it is, or "" where no model of this project has that table.
         guard: its name; where it is surplus, that of the trigger.
-        state: "installed", "missing", "differs" from what the model declares, "surplus" if none declares it, or
-            "no table" while its table is not there.
+        state: "installed", "missing", "differs" from what the model declares, "surplus" if none declares it,
+            "no column" where its table has no ``last_token`` that it could read, or "no table" while its table is not
+            there.
         detail: what is amiss, or "".
         repairable: whether ``repair`` can put it right.
     """
@@ -102,13 +104,15 @@ def audit(alias: str) -> list[GuardState]:
         if router.allow_migrate_model(alias, model):
             table = model._meta.db_table
             for guard in _declared(model):
-                state, detail = _NO_TABLE
+                state, detail = _to_come("no table", model)
                 if _names_schema(table) and _is_there(connection, table):
                     place = connection.ops.quote_name(table)
                     state, detail = _compared(_wanted(connection, model, guard), elsewhere.get(place, {}))
                 elif table in tables:
                     state, detail = _compared(_wanted(connection, model, guard), present.get(table, {}))
-                found.append(_state(alias, table, model, guard.name, state, detail, repairable=state in AMISS))
+                if state in REPAIRABLE and not _has_column(connection, table):
+                    state, detail = _to_come("no column", model)
+                found.append(_state(alias, table, model, guard.name, state, detail, repairable=state in REPAIRABLE))
     return sorted([*found, *_surplus(connection, present)], key=lambda one: (one.table, one.guard))
 
 
@@ -141,7 +145,10 @@ def repair(found: GuardState, wait: float = WAIT) -> None:
             cursor.execute(sql)
 
 
-_NO_TABLE: tuple[State, str] = ("no table", "is it migrated?")
+def _to_come(state: Literal["no table", "no column"], model: type[Model]) -> tuple[State, str]:
+    what = "no column last_token" if state == "no column" else "no such table"
+    how = "run makemigrations and migrate" if model._meta.managed else "its model is not managed, so add it by hand"
+    return state, f"{what}: {how}"
 
 
 def _state(
@@ -188,6 +195,13 @@ def _is_there(connection: BaseDatabaseWrapper, table: str) -> bool:
     with connection.cursor() as cursor:
         cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [connection.ops.quote_name(table)])
         return bool(cursor.fetchone()[0])
+
+
+def _has_column(connection: BaseDatabaseWrapper, table: str) -> bool:
+    """Whether a table has ``last_token``: one that became fenced has it from a migration on, which may be still to come."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {connection.ops.quote_name(table)} WHERE 1 = 0")
+        return any(column[0].lower() == "last_token" for column in cursor.description)
 
 
 def _creation(connection: BaseDatabaseWrapper, model: type[Model], guard: FenceGuard) -> list[str]:

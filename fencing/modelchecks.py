@@ -45,9 +45,22 @@ NAMING_FIELDS = (models.CharField, models.IntegerField, models.UUIDField)
 ATTRIBUTES = frozenset(name for name in dir(FencedModel) if name.startswith(("fence_", "_fence_")))
 
 
-def _message(number: str, text: str, model: Any) -> CheckMessage:
+# What W004 says of a guard in each state that is amiss.
+STATES = {
+    "missing": "is missing",
+    "differs": "is not what the model declares: {detail}",
+    "no column": "is missing, as is the column last_token, which it reads",
+}
+# Of W004 where the guard would have nothing to read: there ``fencing guards --install`` can do nothing.
+WITHOUT_COLUMN = (
+    "Run `manage.py makemigrations` and `manage.py migrate`: they add the column, and the guard with it. "
+    "Where the model is not managed, add the column by hand."
+)
+
+
+def _message(number: str, text: str, model: Any, hint: str = "") -> CheckMessage:
     kind = Error if number.startswith("E") else Warning
-    return kind(text, hint=HINTS[number], obj=model, id=f"fencing.{number}")
+    return kind(text, hint=hint or HINTS[number], obj=model, id=f"fencing.{number}")
 
 
 def of_model(model: type[FencedModel], aliases: Collection[str]) -> Iterator[CheckMessage]:
@@ -178,14 +191,11 @@ def in_database(alias: str) -> Iterator[CheckMessage]:
     except DatabaseProblem:
         return  # a database that does not answer says so itself
     for one in states:
-        if one.state in ("missing", "differs"):
-            text = f"The guard {one.guard!r} of table {one.table!r} in database {alias!r} {_state_of(one)}."
-            yield _message("W004", text, None)
+        if one.state in STATES:
+            told = STATES[one.state].format(detail=one.detail)
+            text = f"The guard {one.guard!r} of table {one.table!r} in database {alias!r} {told}."
+            yield _message("W004", text, None, hint=WITHOUT_COLUMN if one.state == "no column" else "")
     yield from narrow
-
-
-def _state_of(found: guard_audit.GuardState) -> str:
-    return "is missing" if found.state == "missing" else f"is not what the model declares: {found.detail}"
 
 
 def _narrow_columns(alias: str) -> Iterator[CheckMessage]:

@@ -75,7 +75,7 @@ def _repaired(found: GuardState, wait: float) -> str:
     try:
         repair(found, wait)
     except DatabaseError as error:
-        logger.warning("Guard %s of table %s was not repaired", found.guard, found.table, exc_info=True)
+        logger.warning("Guard %s of table %s was not repaired: %s", found.guard, found.table, error)
         return str(error).strip()
     return ""
 

@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from fencing import checks
 from fencing.guard_audit import audit, fenced_databases
 from fencing.guards import FenceGuard, guard_name_of
 from tests.shop.models import Bin, Crate, ExpressBin, Warehouse
@@ -140,6 +141,43 @@ def test_guard_of_another_name(tables: BaseDatabaseWrapper) -> None:
         assert before == STANDING | {("shop_bin", GUARD): "missing"} | old
     assert states(shown("--install")) == STANDING
     assert stands(tables)
+
+
+def test_table_without_the_column_is_a_case_of_its_own(
+    tables: BaseDatabaseWrapper, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model became fenced, and its migrations are still to come: there is nothing that a guard could read."""
+    drop(tables, "update", "delete")
+    run(tables, "ALTER TABLE shop_bin RENAME COLUMN last_token TO other")
+    for found in (shown(), shown("--install")):
+        assert states(found) == STANDING | {("shop_bin", GUARD): "no column"}
+        assert (found["amiss"], found["repaired"], found["failed"], caplog.records) == (1, [], [], [])
+    out = StringIO()
+    with pytest.raises(CommandError, match=r"^1 of \d+ guards are amiss."):
+        call_command("fencing", "guards", "--database", ALIAS, "--install", stdout=out)
+    assert "  no column  no column last_token: run makemigrations and migrate\n" in out.getvalue()
+    assert "repaired" not in out.getvalue().lower()
+    (warning,) = (one for one in checks.check_databases(databases=[ALIAS]) if one.id == "fencing.W004")
+    assert "column last_token" in warning.msg and "manage.py makemigrations" in str(warning.hint)
+    monkeypatch.setattr(Bin._meta, "managed", False)
+    assert "not managed" in next(one.detail for one in audit(ALIAS) if one.state == "no column")
+
+
+def test_table_that_is_not_there(tables: BaseDatabaseWrapper) -> None:
+    """It is told how it comes to be; no guard is amiss for it, because a database need not have every model."""
+    found = shown("--install")
+    absent = {one["detail"] for one in found["guards"] if one["state"] == "no table"}
+    assert (found["amiss"], absent) == (0, {"no such table: run makemigrations and migrate"})
+
+
+def test_repair_that_fails_is_told_in_a_line(
+    tables: BaseDatabaseWrapper, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop(tables, "delete")
+    monkeypatch.setattr("fencing.guard_audit._installation", lambda *_args: ["CREATE TRIGGER nonsense"])
+    (failed,) = shown("--install")["failed"]
+    (line,) = caplog.records
+    assert failed["error"] in line.getMessage() and line.exc_info is None
 
 
 DISABLED = "ALTER TABLE shop_bin DISABLE TRIGGER fencing_guard_update"
