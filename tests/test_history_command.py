@@ -116,6 +116,8 @@ def test_each_search_and_the_window() -> None:
     assert tokens("--since", "2026-01-01") == tokens("--since", "2026-01-01T08:15+02:00") == [3, 2, 1]
     assert tokens("--resource", "stock:42") == [2, 1] and tokens("--resource", "stock") == []
     assert tokens("--resource", "stock:42", "--since", "24h") == [2]
+    assert tokens("stock:42") == tokens("stock:42", "--resource", "stock:42") == [2, 1] and tokens("lager:7") == [3]
+    assert tokens("--since", "24h", "stock:42") == [2] and tokens("stock") == []
     assert tokens("--token", 1) == [1] and tokens("--task-id", "t-1") == [1] and tokens("--token", 99) == []
     assert tokens("--outcome", "refused") == [2] and tokens("--outcome", "refused", "--since", "7d") == [2, 1]
     assert tokens("--outcome", "accepted") == tokens("--outcome", "duplicate") == [3]
@@ -189,6 +191,8 @@ def test_times_have_an_offset_in_projects_without_time_zones(settings: Any) -> N
         (["--since", "2026-02-31"], "no time"), (["--limit", "0"], "from 1 to"), (["--limit", "x"], "from 1 to"),
         (["--token", "0"], "no token"), (["--token", "9007199254740992"], "no token"), (["--outcome", "bad"], "refused"),
         (["--using", "nobody"], "nobody"), (["--resource", "a\0b"], "NUL|0x00"),
+        (["stock:42", "--resource", "stock:43"], "'stock:42' and --resource 'stock:43'; give one"),
+        (["", "--resource", "stock:43"], "'' and --resource 'stock:43'"), (["stock:42", "stock:43"], "stock:43"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(args: list[str], named: str) -> None:

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.core.management.base import CommandParser, OutputWrapper
+from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import DatabaseError
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
@@ -32,7 +32,8 @@ SHORT = (" ", "milliseconds")
 
 def add_arguments(parser: CommandParser) -> None:
     """The options of the sub-command."""
-    parser.add_argument("--resource", metavar="NAME", help="grants of this resource")
+    parser.add_argument("named", nargs="?", metavar="RESOURCE", help="grants of this resource")
+    parser.add_argument("--resource", metavar="NAME", help="the same")
     parser.add_argument("--token", type=_token, help="the grant with this token")
     parser.add_argument("--task-id", metavar="ID", help="grants to the task with this id")
     parser.add_argument(
@@ -52,6 +53,7 @@ def run(
     err: OutputWrapper,
     *,
     using: str,
+    named: str | None,
     resource: str | None,
     token: int | None,
     task_id: str | None,
@@ -61,7 +63,14 @@ def run(
     json: bool,
     **_options: Any,
 ) -> None:
-    """Collect what the store still has, end what ended by itself, and print the newest grants that are asked for."""
+    """Collect what the store still has, end what ended by itself, and print the newest grants that are asked for.
+
+    Raises:
+        CommandError: two resources are asked for.
+    """
+    if None not in (named, resource) and named != resource:
+        raise CommandError(f"Two resources are asked for: {named!r} and --resource {resource!r}; give one of them.")
+    resource = named if resource is None else resource
     backend = get_backend(using)
     if since is None and (resource, token, task_id) == (None, None, None):
         since = _since(DEFAULT_SINCE)
