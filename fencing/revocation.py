@@ -11,13 +11,14 @@ from fencing import conf, history, tokens
 from fencing.backends import LeaseBackend, get_backend
 from fencing.backends.base import LiveLease, Place
 from fencing.connections import autocommit
-from fencing.exceptions import LeaseBackendError, LeaseHeldError
+from fencing.exceptions import FencingError, LeaseBackendError, LeaseHeldError
 from fencing.floors import look
 from fencing.history import Attempt
 from fencing.maintenance import MAX_REASON, who
 from fencing.naming import check_resource
 from fencing.raising import raise_row
 from fencing.reigns import databases_of
+from fencing.tables import table
 
 # Each round that fails means that a newer grant, or an imported row, has a higher number than was drawn.
 ROUNDS = 20
@@ -95,6 +96,29 @@ def revoke(
             removed = live is not None and backend.revoke(place, live.token)
             return Revocation(resource=resource, token=number, lease=live, removed=removed, databases=where)
     raise LeaseBackendError(using, f"the row of resource {resource!r} was raised {ROUNDS} times in between.")
+
+
+def is_on_record(resource: str, *, using: str = conf.DEFAULT_ALIAS) -> bool:
+    """Whether anybody has ever held a resource, as far as is known; False may mean a typing error in its name.
+
+    Told by its grants and by its rows in the databases of its backend, those apart that a revocation raised. True
+    also where a database or the store cannot be asked.
+    """
+    config = get_backend(using).config
+    grants = table("TokenGrant")._base_manager.using(config.database)
+    granted = grants.filter(namespace=config.namespace, resource=check_resource(resource))
+    try:
+        if granted.exists() or any(_is_held_in(alias, config.namespace, resource) for alias in databases_of(using)):
+            return True
+        history.collect(using)
+        return granted.exists()
+    except (DatabaseProblem, FencingError):
+        return True
+
+
+def _is_held_in(alias: str, namespace: str, resource: str) -> bool:
+    rows = table("FencedResource")._base_manager.using(alias).filter(namespace=namespace, name=resource)
+    return rows.exclude(holder=HOLDER).exists()
 
 
 def _raise_row(backend: LeaseBackend, place: Place, alias: str, number: int, meant: int, note: str) -> bool:

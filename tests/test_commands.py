@@ -404,6 +404,35 @@ def test_without_a_lease_whoever_held_it_last_is_refused(backend: LeaseBackend) 
             stock.save()
 
 
+def test_a_name_that_nobody_ever_held_is_told_apart(backend: LeaseBackend) -> None:
+    """A typing error would else look like a revocation that came too late; a revocation itself makes no name known."""
+    namespace = backend.config.namespace
+    for _ in range(2):
+        told = run("revoke", "stokc:42", "--reason", "it hangs")
+        assert told.startswith(f"'stokc:42' is not known in namespace '{namespace}':") and "is refused for it" in told
+        assert shown("revoke", "stokc:42", "--reason", "it hangs")["known"] is False
+    with lease("stock:42", renew=False):
+        assert shown("revoke", "stock:42", "--reason", "it hangs")["known"] is True
+    with lease("stock:43", renew=False):
+        pass
+    assert run("revoke", "stock:43", "--reason", "it hung").startswith("Nobody held the lease of 'stock:43'.")
+    TokenGrant.objects.all().delete()
+    FencedResource.objects.create(namespace=namespace, name="stock:44", last_token=1, holder="x")
+    assert run("revoke", "stock:44", "--reason", "it hung").startswith("Nobody held the lease of 'stock:44'.")
+    FencedResource.objects.create(namespace="another", name="stock:45", last_token=1, holder="x")
+    assert "not known" in run("revoke", "stock:45", "--reason", "it hangs")
+
+
+def test_a_name_of_which_nothing_can_be_told_is_not_called_unknown(
+    backend: LeaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_using: str) -> int:
+        raise LeaseBackendError("default", "it is away")
+
+    monkeypatch.setattr(history, "collect", fails)
+    assert run("revoke", "stock:42", "--reason", "it hangs").startswith("Nobody held the lease of 'stock:42'.")
+
+
 def test_a_row_with_a_higher_number_raises_the_store_as_well(backend: LeaseBackend) -> None:
     grant(backend, "stock:41")
     FencedResource.objects.create(namespace=backend.config.namespace, name="stock:42", last_token=5000, holder="x")

@@ -27,7 +27,7 @@ from fencing.management import drill, guards, prune
 from fencing.management import history as history_command
 from fencing.management.output import as_json, as_time, write_table
 from fencing.reigns import logged_reigns, open_reigns
-from fencing.revocation import Revocation, revoke
+from fencing.revocation import Revocation, is_on_record, revoke
 from fencing.tokens import check_token, place_of
 
 logger = logging.getLogger("fencing")
@@ -161,6 +161,7 @@ class Command(BaseCommand):
         json: bool,
         **_options: Any,
     ) -> None:
+        known = is_on_record(resource, using=using)
         try:
             done = revoke(resource, reason, token=token, using=using, databases=database)
         except LeaseHeldError as error:
@@ -175,9 +176,10 @@ class Command(BaseCommand):
         if json:
             lease = None if done.lease is None else _shown(done.lease)
             shown = {"using": using, "resource": done.resource, "token": done.token, "lease": lease}
-            self.stdout.write(as_json({**shown, "removed": done.removed, "databases": list(done.databases)}))
+            shown |= {"removed": done.removed, "databases": list(done.databases), "known": known or lease is not None}
+            self.stdout.write(as_json(shown))
             return
-        self.stdout.write(_told(done))
+        self.stdout.write(_told(done, get_backend(using).config.namespace, known=known))
 
     def _prune(self, **options: Any) -> None:
         prune.run(self.stdout, self.stderr, **options)
@@ -197,8 +199,11 @@ def _shown(lease: LiveLease) -> dict[str, Any]:
     }
 
 
-def _told(done: Revocation) -> str:
+def _told(done: Revocation, namespace: str, *, known: bool) -> str:
     refused = f"From now on every token below {done.token} is refused for it, in database {', '.join(done.databases)}."
+    if done.lease is None and not known:
+        unknown = f"{done.resource!r} is not known in namespace {namespace!r}: nobody is on record who ever held it."
+        return f"{unknown} Is the name right? `fencing leases` shows those that are held. {refused}"
     if done.lease is None:
         return f"Nobody held the lease of {done.resource!r}. {refused}"
     ended = "was revoked" if done.removed else "ended by itself meanwhile"
