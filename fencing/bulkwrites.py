@@ -153,7 +153,7 @@ def pins_of(queryset: QuerySet[Any], objects: Sequence[Any], *, blind: bool = Fa
             raise _refused_object(fence, one, StaleReadError)
         # Of two objects that have read one row at different times, Django writes the first, and one of them is late.
         if pins.setdefault(key, one._fence_pin) != one._fence_pin:
-            raise _refused_object(fence, one, StaleReadError)
+            raise _refused_object(fence, one, StaleReadError, seen=max(pins[key], one._fence_pin))
     there = {row.pk: row.seen for row in lock_rows(connection, fence, list(pins))}
     for one in objects:
         if key_of(one) not in there:
@@ -167,13 +167,15 @@ def key_of(instance: Any) -> Any:
     return as_read(instance._meta.pk, instance.pk)
 
 
-def _refused_object(fence: ModelFence, instance: Any, kind: type[WriteRejectedError], what: str = "") -> Exception:
+def _refused_object(
+    fence: ModelFence, instance: Any, kind: type[WriteRejectedError], what: str = "", *, seen: int | None = None
+) -> Exception:
     """The refusal of one object of a ``bulk_update``, under the lease of its resource if that is held."""
     resource = instance._fence_name_on_record(fence)
     lease = find_lease(resource, fence.using) or next(iter(held_leases()), None)
     if lease is None:
         return lease_required([resource], fence.template, f"bulk_update() of {fence.label}")
-    tried = attempt(lease, fence, instance.pk, lease.newest_token, action="update", seen=None)
+    tried = attempt(lease, fence, instance.pk, lease.newest_token, action="update", seen=seen)
     return RefusalError(kind, lease, tried, what)
 
 

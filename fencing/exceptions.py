@@ -181,10 +181,17 @@ class WriteRejectedError(FencingError):
         self.what = what
 
     def __str__(self) -> str:
+        return f"{self.why}: {self._where()}. {self.remedy}"
+
+    def _where(self) -> str:
+        """The resource, the row and the numbers, as far as there are any."""
         what = f" ({self.what})" if self.what else ""
-        return (
-            f"{self.why}: resource {self.resource!r}{what}, token {self.token}, last token {self.seen}. {self.remedy}"
-        )
+        parts = [f"resource {self.resource!r}{what}" if self.resource else self.what]
+        if self.token:
+            parts.append(f"token {self.token}")
+        if self.seen is not None:
+            parts.append(f"last token {self.seen}")
+        return ", ".join(filter(None, parts))
 
 
 class StaleWriteError(WriteRejectedError):
@@ -194,10 +201,19 @@ class StaleWriteError(WriteRejectedError):
 
 
 class StaleReadError(WriteRejectedError):
-    """The row changed since it was read; the lease may well be this holder's still."""
+    """The row changed since it was read, or was not read (``seen`` is None); the lease may well be good still."""
 
     why = "Write refused, the row is no longer the one that was read"
     remedy = "Read the row again and repeat; the lease can still be good."
+
+    def __str__(self) -> str:
+        if self.seen is not None:
+            return super().__str__()
+        return (
+            "Write refused, this instance did not read the row, or not all of it, so its values can be compared with "
+            f'nothing: {self._where()}. Get the row first, change that and save it, or write expressions (`F("…") + 1`) '
+            "only, by `save(update_fields=…)`."
+        )
 
 
 class RowMissingError(WriteRejectedError):

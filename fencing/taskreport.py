@@ -56,5 +56,8 @@ class TaskReport:
         refusal = error.__cause__ if isinstance(error, PartialEffectError) else error
         token, seen = getattr(refusal, "token", None), getattr(refusal, "seen", None)
         resource, holder = self.grant["resource"], self.grant.get("holder")
-        text = f"was refused ({type(error).__name__}) under {resource!r}, token {token}, last token {seen}"
+        numbers = "".join(
+            f", {name} {one}" for name, one in (("token", token), ("last token", seen)) if one is not None
+        )
+        text = f"was refused ({type(error).__name__}) under {resource!r}{numbers}"
         tell_task(level, event, text, resource=resource, holder=holder, token=token, seen=seen, note=note)

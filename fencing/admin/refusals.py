@@ -46,6 +46,9 @@ def text_for_form(error: BaseException, *, gone: bool) -> str:
 def _what_happened(error: BaseException) -> str:
     if isinstance(error, LeaseHeldError):
         return _held(error)
+    if isinstance(error, StaleReadError) and error.seen is None:
+        text = _("%(row)s was to be saved without having been read, so nobody can tell what that would overwrite.")
+        return text % {"row": error.what or error.resource}
     if isinstance(error, StaleReadError):
         text = _("%(resource)s has changed since this page was loaded: its last token is %(seen)s now.")
         return text % {"resource": error.resource or error.what, "seen": error.seen}

@@ -13,9 +13,10 @@ from django.core.checks import run_checks
 from django.db import connection
 from django.test import Client
 
-from fencing import lease
+from fencing import StaleReadError, lease
 from fencing.admin import FencedModelAdmin, ReadOnlyAdmin
 from fencing.admin.plainadmin import check_admins
+from fencing.admin.refusals import text_of as text_for
 from fencing.models import FencedWrite
 from tests.admin.fenced_sites import CrateInline, PlainRackAdmin
 from tests.admin.pages import form_of, text_of
@@ -47,6 +48,14 @@ def test_a_change(admin_client, rack):
         "Nothing was changed. A fenced row can be written under its lease only, which this page does not take" in text
     )
     assert unchanged(rack)
+
+
+def test_a_row_that_was_not_read():
+    error = StaleReadError("rack:a", 5, None, "shop.rack 1")
+    assert text_for(error, "Nothing was changed.") == (
+        "Nothing was changed. shop.rack 1 was to be saved without having been read, so nobody can tell what that would "
+        "overwrite."
+    )
 
 
 def test_a_list(admin_client, rack):

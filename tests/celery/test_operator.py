@@ -133,7 +133,8 @@ def test_task_with_a_committed_part_and_one_that_lost_its_lease_fail_in_the_send
         result.get(timeout=15)
     assert lost.value.resource == article.resource and lost.value.token > 0
     assert result.state == states.FAILURE
-    lines(worker, result, "was refused (LeaseLostError)", at_least=2)
+    (*_, line) = lines(worker, result, "was refused (LeaseLostError)", at_least=2)
+    assert f"token {lost.value.token}: its body" in line, "no last token, since nobody has seen one"
 
 
 @pytest.mark.slow

@@ -362,7 +362,7 @@ def test_bulk_update_of_one_row_read_at_different_times(alias: str, batch_size: 
         fresh.save()
         late.quantity -= 1
         for objects in ([late, fresh], [fresh, late]):
-            with pytest.raises(StaleReadError):
+            with pytest.raises(StaleReadError, match=f"last token {fresh.last_token}"):
                 Stock.objects.using(alias).bulk_update(objects, ["quantity"], batch_size)
     assert quantities(alias) == {"42": 5}
 

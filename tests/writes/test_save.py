@@ -325,6 +325,39 @@ def test_instance_with_a_known_key_that_was_not_read(alias: str) -> None:
     assert stored(alias, "new") == (1, 0)
 
 
+def test_a_row_that_was_not_read_is_told_in_words(alias: str) -> None:
+    """Not by the last token that it was read with, because there is none."""
+    one = make(alias)
+    unread, raw = Stock(pk=one.pk, sku="42"), Stock.objects.using(alias).raw("SELECT id FROM inventory_demo_stock")[0]
+    with lease("stock:42") as held:
+        for write in (
+            lambda: unread.save(using=alias),
+            lambda: raw.save(update_fields=["quantity"]),
+            lambda: Stock.objects.using(alias).bulk_update([unread], ["quantity"]),
+        ):
+            with pytest.raises(StaleReadError, match=r"did not read the row.*Get the row first") as caught:
+                write()
+            assert f"resource 'stock:42' (inventory_demo.stock {one.pk}), token {held.token}. " in str(caught.value)
+            assert caught.value.seen is None
+        one.quantity = 5
+        one.save()
+        unread = Stock.objects.using(alias).get()
+        unread._fence_pin = 0
+        with pytest.raises(StaleReadError, match=f"no longer the one that was read: .*last token {one.last_token}. "):
+            unread.save()
+
+
+def test_a_row_that_is_gone_is_told_without_numbers_that_nobody_has(alias: str) -> None:
+    one = make(alias)
+    with lease("stock:42") as held:
+        Stock.objects.using(alias).get().delete()
+        with pytest.raises(RowMissingError, match=rf"stock {one.pk}\), token {held.token}\. It was deleted"):
+            one.save()
+    assert str(RowMissingError("", 0, None, "shop.bin 1")).startswith(
+        "Write refused, the row no longer exists: shop.bin 1."
+    )
+
+
 def test_change_of_the_key_is_another_row(alias: str) -> None:
     first, second = make(alias), make(alias, sku="43", quantity=20)
     first.pk = second.pk
