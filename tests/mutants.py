@@ -247,7 +247,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the token of a row from a file is one",
-        file="fencing/fenced.py",
+        file="fencing/createdrow.py",
         old="token, lease = imported_token(self.last_token), None",
         new="token, lease = self.last_token, None",
         tests=(BAD + "test_fixture_with_what_is_no_token",),
@@ -439,7 +439,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a row that was made under another name is undone",
-        file="fencing/fenced.py",
+        file="fencing/createdrow.py",
         old="        if fence.name(inserted) != lease.resource:\n",
         new="        if False:\n",
         tests=(SHAPES + "test_name_that_is_another_each_time",),
