@@ -77,7 +77,9 @@ class Leasing(Generic[L]):
     ) -> None:
         await self._entered_async.take(this_coroutine()).aclose()
 
-    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+    def __call__(self, function: Callable[P, R] | None = None, /, *more: Any, **named: Any) -> Callable[P, R]:
+        if more or named or not callable(function):
+            raise TypeError(_not_decorated(self._resource, function))
         _check_body(function)
         if iscoroutinefunction(function):
 
@@ -230,9 +232,18 @@ def name_of(resource: Any, using: str) -> str:
     return check_resource(name())
 
 
-def _check_body(function: Any) -> None:
+def _not_decorated(resource: Any, given: Any) -> str:
+    """What is wrong where no function is to be decorated. To a bare ``@lease`` its function is what names a resource."""
+    if callable(resource) and not isinstance(given, (classmethod, property)):
+        name = getattr(resource, "__qualname__", repr(resource))
+        return (
+            f"lease({name}) decorates a function, and was called like one. If @lease stands alone above {name}, write "
+            '@lease("stock:{sku}"), the name made of its arguments.'
+        )
+    return f"lease() decorates functions, not {given!r}: put it below @classmethod or @property."
+
+
+def _check_body(function: Callable[..., Any]) -> None:
     """Refuse what a call does not run, or not to its end: the lease would be over before its body began."""
-    if not callable(function):
-        raise TypeError(f"lease() decorates functions, not {function!r}: put it below @classmethod or @property.")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{function!r} is a generator, and {NOT_INSIDE}: write `with lease(...)` inside of it.")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -16,11 +18,26 @@ from fencing.exceptions import InvalidTokenError
 from fencing.history import Attempt
 from fencing.lifting import lift, lift_higher, lifted
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 MAX_REASON = 300
 # Of a user's name: with the longest reason it has to fit into the note.
 MAX_NAME = 60
 
 
+def _with_reason(lift_fence: F) -> F:
+    """Look at the reason before the block begins: a bare ``@unfenced`` has none, and would never run its function."""
+
+    @wraps(lift_fence)
+    def checked(reason: Any, **options: Any) -> Any:
+        if not isinstance(reason, str) or not 0 < len(reason.strip()) <= MAX_REASON:
+            raise ValueError(f"unfenced() needs a reason of 1 to {MAX_REASON} characters, not {reason!r}.")
+        return lift_fence(reason, **options)
+
+    return cast("F", checked)
+
+
+@_with_reason
 @contextmanager
 def unfenced(
     reason: str, *, by: object = None, using: str = conf.DEFAULT_ALIAS, database: str = DEFAULT_DB_ALIAS
@@ -40,8 +57,6 @@ def unfenced(
     Raises:
         ValueError: no reason.
     """
-    if not 0 < len(str(reason or "").strip()) <= MAX_REASON or not isinstance(reason, str):
-        raise ValueError(f"unfenced() needs a reason of 1 to {MAX_REASON} characters, not {reason!r}.")
     connection = connections[database]
     outer = lifted(connection)
     backend = get_backend(using)

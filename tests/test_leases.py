@@ -514,6 +514,29 @@ def test_decorator_refuses_what_a_call_would_only_prepare() -> None:
             lease("stock:42")(descriptor)
 
 
+def test_bare_decorator_is_told_when_its_function_is_called() -> None:
+    """Until then it could be a function that names resources."""
+    bare: Any = lease
+    ran: list[Any] = []
+
+    def change(*args: Any, **kwargs: Any) -> None:
+        ran.append(args)
+
+    async def change_async(sku: str) -> None:
+        ran.append(sku)
+
+    decorated, coroutine = bare(change), bare(change_async)
+    calls = (lambda: decorated(), lambda: decorated("42"), lambda: decorated(str, 1), lambda: decorated(sku="42"))
+    for call in (*calls, lambda: coroutine("42")):
+        with pytest.raises(TypeError, match=r'@lease stands alone above .*change.*, write @lease\("stock:\{sku\}"\)'):
+            call()
+    with pytest.raises(TypeError, match="string or a fenced model instance"), decorated:
+        pass
+    assert ran == []
+    with pytest.raises(TypeError, match="decorates functions, not None"):
+        lease("stock:42")()
+
+
 def test_coroutine_that_looks_like_a_function_is_refused_when_it_is_called() -> None:
     async def body() -> None:
         raise AssertionError("ran")

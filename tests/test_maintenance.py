@@ -230,6 +230,13 @@ def test_reason_is_demanded(reason: Any) -> None:
         raise AssertionError("entered")
 
 
+def test_bare_decorator_has_no_reason() -> None:
+    """Called, it would have taken its argument for the function, and done nothing."""
+    bare: Any = unfenced
+    with pytest.raises(ValueError, match="reason"):
+        bare(lambda sku: None)
+
+
 def test_loaddata(alias: str) -> None:
     """C17: into an empty table with its tokens; over rows never silently, and never back."""
     with lease("stock:42") as held:

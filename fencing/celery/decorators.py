@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from celery import Task, current_app, shared_task
 
@@ -15,11 +16,30 @@ from fencing.exceptions import WriteRejectedError
 from fencing.taskpolicy import Name, make_policy
 
 R = TypeVar("R")
+D = TypeVar("D", bound=Callable[..., Any])
 
 # How near to a name of ours a name is that only a slip of the keyboard makes.
 NEAR = 0.8
 
 
+def _by_keywords(decorator: D) -> D:
+    """Let a decorator that takes keywords only show the right form to whoever wrote it bare, or the resource alone."""
+
+    @wraps(decorator)
+    def checked(*misplaced: Any, **options: Any) -> Any:
+        if misplaced:
+            name, first = decorator.__name__, misplaced[0]
+            if callable(first):
+                wrong, resource = f"@{name} stands alone above {getattr(first, '__qualname__', first)}", "stock:{sku}"
+            else:
+                wrong, resource = f"{name}() takes keywords only", first
+            raise TypeError(f"{wrong}: write @{name}(resource={resource!r}), the name made of the task's arguments.")
+        return decorator(**options)
+
+    return cast("D", checked)
+
+
+@_by_keywords
 def fenced_task(
     *,
     resource: Name,
@@ -70,6 +90,7 @@ def fenced_task(
     return decorate
 
 
+@_by_keywords
 def leased_task(
     *,
     resource: Name,

@@ -74,6 +74,21 @@ def test_impossible_option_is_refused_at_decoration(options: dict[str, Any], err
         fenced_task(**{"resource": "stock:{sku}", **options})(lambda sku, *rest: None)
 
 
+@pytest.mark.parametrize("decorator", [fenced_task, leased_task])
+def test_bare_decorator_and_a_positional_resource_are_shown_the_right_form(decorator: Any) -> None:
+    def apply(sku: str) -> None: ...
+
+    name = decorator.__name__
+    with pytest.raises(
+        TypeError, match=rf"@{name} stands alone above .*apply: write @{name}\(resource='stock:{{sku}}'\)"
+    ):
+        decorator(apply)
+    with pytest.raises(TypeError, match=rf"keywords only: write @{name}\(resource='shelf:{{sku}}'\)"):
+        decorator("shelf:{sku}", ttl=30)
+    with pytest.raises(TypeError, match=rf"{name}\(\) missing 1 required keyword-only argument: 'resource'"):
+        decorator()
+
+
 @pytest.mark.parametrize(("misspelt", "meant"), [("opration", "operation"), ("busy_timout", "busy_timeout")])
 def test_option_that_is_nearly_ours_is_refused_at_decoration(misspelt: str, meant: str) -> None:
     """To Celery it is an attribute of the task, so that the order would be shipped twice without a word."""
