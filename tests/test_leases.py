@@ -526,8 +526,11 @@ def test_bare_decorator_is_told_when_its_function_is_called() -> None:
         ran.append(sku)
 
     decorated, coroutine = bare(change), bare(change_async)
-    calls = (lambda: decorated(), lambda: decorated("42"), lambda: decorated(str, 1), lambda: decorated(sku="42"))
-    for call in (*calls, lambda: coroutine("42")):
+    calls: list[Callable[[], Any]] = [
+        lambda: decorated(), lambda: decorated("42"), lambda: decorated(str, 1), lambda: decorated(sku="42"),
+        lambda: coroutine("42"),
+    ]  # fmt: skip
+    for call in calls:
         with pytest.raises(TypeError, match=r'@lease stands alone above .*change.*, write @lease\("stock:\{sku\}"\)'):
             call()
     with pytest.raises(TypeError, match="string or a fenced model instance"), decorated:
