@@ -28,8 +28,8 @@ from fencing import (
     StaleWriteError,
     WriteRejectedError,
     current_lease,
+    entering,
     lease,
-    leasing,
 )
 from fencing.celery import FencedTask, fenced_task, leased_task
 from fencing.models import Operation
@@ -236,7 +236,7 @@ def test_interrupted_release_is_made_up_for(article: Article, monkeypatch: pytes
     def interrupted(held: Lease) -> None:
         raise SoftTimeLimitExceeded
 
-    monkeypatch.setattr(leasing, "_leave", interrupted)
+    monkeypatch.setattr(entering, "_leave", interrupted)
     with pytest.raises(SoftTimeLimitExceeded):
         tasks.retrying(article.sku)
     assert article.is_free()
