@@ -9,7 +9,13 @@ What needs no Celery is outside of it: ``taskpolicy``, ``taskrun``, ``taskreport
 
 from __future__ import annotations
 
-from fencing.celery.decorators import fenced_task, leased_task
-from fencing.celery.fencedtask import FencedTask
+try:
+    from fencing.celery.decorators import fenced_task, leased_task
+    from fencing.celery.fencedtask import FencedTask
+except ModuleNotFoundError as missing:
+    if missing.name != "celery":
+        raise
+    needed = 'fencing.celery needs Celery, which is not installed: pip install "django-fencing[celery]".'
+    raise ModuleNotFoundError(needed, name=missing.name) from missing
 
 __all__ = ["FencedTask", "fenced_task", "leased_task"]

@@ -173,3 +173,26 @@ assert not {"celery", "fencing.celery"} & sys.modules.keys()
 """
     environment = {key: value for key, value in process_environment.items() if key != "DJANGO_SETTINGS_MODULE"}
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=CHECKOUT, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("celery", 'pip install "django-fencing[celery]"'),
+        ("celery.exceptions", "import of celery.exceptions halted"),
+    ],
+)
+def test_without_celery_the_extra_is_named(module: str, told: str, process_environment: dict[str, str]) -> None:
+    """And nothing else that is missing is taken for it."""
+    script = f"import sys; sys.modules[{module!r}] = None; import fencing.celery"
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=CHECKOUT,
+        env=process_environment,
+    )
+    assert ran.returncode == 1
+    last = ran.stderr.splitlines()[-1]
+    assert last.startswith("ModuleNotFoundError") and told in last
