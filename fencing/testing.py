@@ -105,6 +105,7 @@ def pause_after_acquire(
         AssertionError: nobody took a lease of the resource in the block.
         Exception: whatever ``newer`` raised.
     """
+    get_backend(using)  # of a misspelt alias nobody would take a lease
     name, failures, overtaken = name_of(resource, using), list[BaseException](), list[Lease]()
 
     def sleep(*, lease: Lease, **_named: Any) -> None:
@@ -139,7 +140,15 @@ def outcomes(resource: Any = None, *, using: str = DEFAULT_ALIAS, database: str 
 
 
 def assert_outcomes(resource: Any, *expected: str, using: str = DEFAULT_ALIAS, database: str | None = None) -> None:
-    """Assert that these, in this order, are the outcomes of all attempts to write to a resource."""
+    """Assert that these, in this order, are the outcomes of all attempts to write to a resource.
+
+    Raises:
+        ValueError: one of them is no outcome.
+    """
+    for one in expected:
+        if one not in FencedWrite.Outcome.values:
+            known = ", ".join(FencedWrite.Outcome.values)
+            raise ValueError(f"There is no outcome {one!r}; they are strings, one argument each: {known}.")
     found = _attempts(resource, using, database)
     if [one.outcome for one in found] != list(expected):
         raise AssertionError(f"Expected {', '.join(expected) or 'no attempt'}; on record: {_told(found)}.")
@@ -178,9 +187,9 @@ def _attempts(resource: Any, using: str, database: str | None) -> list[FencedWri
     history.write_all_waiting()
     found = FencedWrite._base_manager.order_by("id")
     found = found if database is None else found.using(database)
+    namespace = get_backend(using).config.namespace
     if resource is None:
         return list(found)
-    namespace = get_backend(using).config.namespace
     return list(found.filter(namespace=namespace, resource=name_of(resource, using)))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from unittest import TestCase as PlainTestCase
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 from django.test import TestCase, TransactionTestCase
 
@@ -203,3 +204,15 @@ def test_one_resource_in_two_namespaces_is_two(settings: Any) -> None:
     assert outcomes() == ["accepted"]
     assert [grant.token for grant in grants(stock)] == [held.token]
     assert [grant.namespace for grant in grants(RESOURCE, using="b")] == ["b"]
+
+
+@pytest.mark.django_db
+def test_what_is_misspelt_passes_no_assertion() -> None:
+    for wrong in ("refused", "Stale", ["stale"], None):
+        with pytest.raises(ValueError, match=r"no outcome .*: accepted, .*stale-read"):
+            assert_outcomes(RESOURCE, "accepted", wrong)  # type: ignore[arg-type]
+    for call in (outcomes, assert_nothing_refused):
+        with pytest.raises(ImproperlyConfigured, match="'misspelt'"):
+            call(using="misspelt")
+    with pytest.raises(ImproperlyConfigured, match="'misspelt'"), pause_after_acquire(RESOURCE, using="misspelt"):
+        raise AssertionError("entered")
