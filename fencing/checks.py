@@ -7,7 +7,7 @@ Each id is explained in ``docs/checks.md``. Those of lease stores are in
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 REMEDIES = {
     "E001": "Correct the value in FENCING.",
-    "E002": 'Add FENCING["BACKENDS"]["default"]; lease() uses it where nothing else is named.',
+    "E002": 'Add to the settings FENCING = {"BACKENDS": {"default": {"BACKEND": "fencing.backends.redis.RedisBackend", '
+    '"CACHE": "leases"}}}, where "leases" is an alias of CACHES with django-redis; or, without a Redis, only '
+    '"BACKEND": "fencing.backends.database.DatabaseBackend". lease() uses "default" where nothing else is named.',
     "E003": 'Give the dotted path of a LeaseBackend, such as "fencing.backends.redis.RedisBackend".',
     "E004": 'Name an alias of DATABASES in "DATABASE"; that database owns the namespace\'s numbers.',
     "E005": 'Give each alias a "NAMESPACE" of its own; one namespace has one counter, one database and one alias.',
@@ -48,31 +50,17 @@ def _warning(number: str, message: str, obj: Any = None) -> Warning:
 @register("fencing")
 def check_settings(**_kwargs: Any) -> list[CheckMessage]:
     """``FENCING``: its keys and values, its backends, and that no two of them share a namespace."""
+    found: list[CheckMessage] = [_error("E001", problem) for problem in conf.problems()]
     try:
-        backends = conf.setting().get("BACKENDS", {})
-        conf.record()
-        conf.idle_in_transaction(1.0)
-        conf.retention()
-        conf.operation_retention()
-        conf.admin_timeout()
-    except ImproperlyConfigured as error:
-        return [_error("E001", str(error))]
-    if not isinstance(backends, Mapping):
-        return [_error("E001", f'FENCING["BACKENDS"] must be a dictionary, not {backends!r}.')]
-    found: list[CheckMessage] = []
-    if conf.DEFAULT_ALIAS not in backends:
-        found.append(_error("E002", f'FENCING["BACKENDS"] has no alias "default"; it has: {_listed(backends)}.'))
+        aliases = conf.backend_aliases()
+    except ImproperlyConfigured:
+        return found
+    if conf.DEFAULT_ALIAS not in aliases:
+        lacking = f'FENCING["BACKENDS"] has no alias "default"; it has: {_listed(aliases)}.'
+        found.append(_error("E002", lacking if conf.setting() else "The setting FENCING is missing, or empty."))
     sharing = defaultdict(list)
-    for alias, value in backends.items():
-        if not isinstance(value, Mapping):
-            found.append(_error("E001", f'FENCING["BACKENDS"][{alias!r}] must be a dictionary, not {value!r}.'))
-            continue
-        try:
-            config = conf.backend_config(alias)
-        except ImproperlyConfigured as error:
-            found.append(_error("E001", str(error)))
-            continue
-        sharing[config.namespace].append(alias)
+    for config in conf.sound_backends():
+        sharing[config.namespace].append(config.alias)
         found.extend(_check_backend(config))
     for namespace, aliases in sharing.items():
         if len(aliases) > 1:
@@ -133,7 +121,7 @@ def _check_mariadb(alias: str) -> Iterator[CheckMessage]:
     for model in _fenced_models():
         if not model._meta.proxy and owns_token(model) and router.allow_migrate_model(alias, model):
             yield from mariadbchecks.past_the_guard(alias, model)
-    if any(conf.backend_config(one).database == alias for one in _aliases()):
+    if any(config.database == alias for config in conf.sound_backends()):
         yield from mariadbchecks.forgets_numbers(alias)
 
 
@@ -176,7 +164,7 @@ def _aliases() -> list[str]:
     """The aliases in ``FENCING``; none of a setting that cannot be read, which is the business of check_settings."""
     try:
         return conf.backend_aliases()
-    except (ImproperlyConfigured, TypeError):
+    except ImproperlyConfigured:
         return []
 
 

@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from fencing.conf import MAX_OPERATION_LENGTH, MAX_RESOURCE_LENGTH
+from fencing.conf import MAX_NAMESPACE_LENGTH, MAX_OPERATION_LENGTH, MAX_RESOURCE_LENGTH
 from fencing.fenced import FencedModel
 from fencing.querysets import FencedManager, FencedQuerySet
 
@@ -32,7 +32,7 @@ __all__ = [
 class TokenRange(models.Model):
     """One row per namespace: the highest number ever reserved. Every partition reserves here."""
 
-    namespace = models.CharField(_("namespace"), max_length=100, primary_key=True)
+    namespace = models.CharField(_("namespace"), max_length=MAX_NAMESPACE_LENGTH, primary_key=True)
     space = models.CharField(_("namespace id"), max_length=32, help_text=_("random; part of every key in the store"))
     partitions = models.PositiveIntegerField(_("partitions"))
     ceiling = models.BigIntegerField(_("highest reserved token"))
@@ -48,7 +48,7 @@ class TokenRange(models.Model):
 class Reign(models.Model):
     """One server's uninterrupted counting. A second reign tells that the store forgot, moved or was replaced."""
 
-    namespace = models.CharField(_("namespace"), max_length=100)
+    namespace = models.CharField(_("namespace"), max_length=MAX_NAMESPACE_LENGTH)
     partition = models.PositiveIntegerField(_("partition"))
     reign = models.CharField(_("reign"), max_length=80)
     server = models.CharField(_("server"), max_length=80)
@@ -77,7 +77,7 @@ class TokenGrant(models.Model):
         LOST = "lost", _("lost")
         REVOKED = "revoked", _("revoked")
 
-    namespace = models.CharField(_("namespace"), max_length=100)
+    namespace = models.CharField(_("namespace"), max_length=MAX_NAMESPACE_LENGTH)
     token = models.BigIntegerField(_("token"))
     resource = models.CharField(_("resource"), max_length=MAX_RESOURCE_LENGTH)
     holder = models.CharField(_("holder"), max_length=64)
@@ -142,7 +142,7 @@ class FencedWrite(models.Model):
         DUPLICATE = "duplicate", _("duplicate")
         UNFENCED = "unfenced", _("unfenced")
 
-    namespace = models.CharField(_("namespace"), max_length=100)
+    namespace = models.CharField(_("namespace"), max_length=MAX_NAMESPACE_LENGTH)
     token = models.BigIntegerField(_("token"))
     grant_token = models.BigIntegerField(_("token of the grant"))
     resource = models.CharField(_("resource"), max_length=MAX_RESOURCE_LENGTH)
@@ -197,7 +197,7 @@ class FencedWrite(models.Model):
 class FencedResource(models.Model):
     """The resource fence: the highest grant that has written or begun, and who holds it."""
 
-    namespace = models.CharField(_("namespace"), max_length=100)
+    namespace = models.CharField(_("namespace"), max_length=MAX_NAMESPACE_LENGTH)
     name = models.CharField(_("resource"), max_length=MAX_RESOURCE_LENGTH)
     last_token = models.BigIntegerField(_("last token"))
     holder = models.CharField(_("holder"), max_length=64)
@@ -216,7 +216,7 @@ class FencedResource(models.Model):
 class ResourceFloor(models.Model):
     """What is left of resources that were forgotten: an unknown one is refused tokens up to its namespace's floor."""
 
-    namespace = models.CharField(_("namespace"), max_length=100, primary_key=True)
+    namespace = models.CharField(_("namespace"), max_length=MAX_NAMESPACE_LENGTH, primary_key=True)
     token = models.BigIntegerField(_("floor"))
 
     class Meta:
@@ -230,7 +230,7 @@ class ResourceFloor(models.Model):
 class TokenMark(models.Model):
     """How far a namespace had counted when it was pruned: the tokens up to there are older than that moment."""
 
-    namespace = models.CharField(_("namespace"), max_length=100)
+    namespace = models.CharField(_("namespace"), max_length=MAX_NAMESPACE_LENGTH)
     token = models.BigIntegerField(_("token"))
     at = models.DateTimeField(_("time"))
 
@@ -246,7 +246,7 @@ class TokenMark(models.Model):
 class Operation(models.Model):
     """An effect that happened, under its key, with its result: inserted in the transaction of the effect."""
 
-    namespace = models.CharField(_("namespace"), max_length=100)
+    namespace = models.CharField(_("namespace"), max_length=MAX_NAMESPACE_LENGTH)
     resource = models.CharField(_("resource"), max_length=MAX_RESOURCE_LENGTH)
     task = models.CharField(_("task"), max_length=255, blank=True, default="")
     key = models.CharField(_("key"), max_length=MAX_OPERATION_LENGTH)

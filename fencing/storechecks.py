@@ -137,7 +137,7 @@ def _sharing(cache: str) -> Iterator[str]:
     }
     if cache in used_by:
         yield f"which is {used_by[cache]} as well"
-    leases = {conf.backend_config(alias).cache for alias in conf.backend_aliases()}
+    leases = {config.cache for config in conf.sound_backends()}
     mine = _address(settings.CACHES[cache].get("LOCATION"))
     for other, entry in settings.CACHES.items():
         if (

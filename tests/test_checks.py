@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -91,6 +92,13 @@ def test_the_project_itself_is_clean() -> None:
         ({"BACKENDS": {"default": MEMORY}, "RECORD": "some"}, "some"),
         ({"BACKENDS": {"default": MEMORY}, "IDLE_IN_TRANSACTION": "long"}, "long"),
         ({"BACKENDS": {"default": MEMORY}, "ADMIN_TIMEOUT": "long"}, "long"),
+        ({"BACKENDS": {"default": MEMORY}, 1: 2}, "unknown keys: 1"),
+        ({"BACKENDS": {"default": {**MEMORY, "BACKEND": None}}}, "a string that is not empty, not None"),
+        ({"BACKENDS": {"default": {**MEMORY, "CACHE": ["leases"]}}}, "['leases']"),
+        ({"BACKENDS": {"default": {**MEMORY, "DATABASE": {}}}}, "DATABASE"),
+        ({"BACKENDS": {"default": {**MEMORY, "NAMESPACE": ""}}}, "a string of 1 to 100 characters, not ''"),
+        ({"BACKENDS": {"default": {**MEMORY, "NAMESPACE": "n" * 101}}}, "a string of 1 to 100 characters"),
+        ({"BACKENDS": {"default": {**MEMORY, "OPTIONS": []}}}, "a dictionary, not []"),
     ],
 )
 def test_e001_bad_key_or_value(value: Any, named: str) -> None:
@@ -99,9 +107,62 @@ def test_e001_bad_key_or_value(value: Any, named: str) -> None:
     assert named in found.msg
 
 
+def test_e001_says_all_that_is_wrong_at_once() -> None:
+    """One after the other, each would cost a further try; and what else is wrong is said as well."""
+    backends = {
+        "default": {**MEMORY, "TTL": 0, "BLOCK": "x", "TLL": 1},
+        "other": "redis",
+        "third": {**REDIS, "CACHE": "nowhere", "NAMESPACE": "third"},
+    }
+    bad = {"RECORD": None, "RETENTION": 0, "OPERATION_RETENTION": "x", "IDLE_IN_TRANSACTION": -2, "ADMIN_TIMEOUT": -1}
+    found = of_settings({"BACKENDS": backends, **bad})
+    assert ids(found) == ["fencing.E001"] * 9 + ["fencing.E020"]
+    told = [message.msg for message in found]
+    for where in (*(f'FENCING["{key}"]' for key in bad), *(f"['default'][\"{key}\"]" for key in ("TTL", "BLOCK"))):
+        assert len([text for text in told if where in text]) == 1, where
+    for text in ("['default'] has unknown keys: TLL.", "['other'] must be a dictionary, not 'redis'."):
+        assert len([each for each in told if text in each]) == 1, text
+    assert ids(of_settings({"BACKENDS": backends, "KEEP": 1})) == ["fencing.E001"] * 5
+
+
+def test_e001_of_one_alias_lets_the_others_be_looked_at() -> None:
+    backends = {"default": {**MEMORY, "TTL": 0}, "shared": {**REDIS, "NAMESPACE": "shared"}}
+    caches = {**leases_in("redis://localhost/1"), "other": leases_in("redis://localhost/1")["leases"]}
+    with override_settings(CACHES=caches):
+        assert ids(of_settings({"BACKENDS": backends})) == ["fencing.E001", "fencing.W011"]
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [
+        ("ADMIN_TIMEOUT", "0 or False sets no bound"), ("IDLE_IN_TRANSACTION", "0 or False sets no bound"),
+        ("RETENTION", "None, the default, keeps"), ("OPERATION_RETENTION", "None, the default, keeps"),
+    ],
+)  # fmt: skip
+def test_e001_names_the_setting_the_value_and_what_is_allowed(key: str, allowed: str) -> None:
+    (found,) = of_settings({"BACKENDS": {"default": MEMORY}, key: -1})
+    assert found.msg.startswith(f'FENCING["{key}"] must be a finite number of seconds above 0, not -1. {allowed}')
+
+
 @pytest.mark.parametrize("value", [{}, {"BACKENDS": {}}, {"BACKENDS": {"other": MEMORY}}])
 def test_e002_no_default(value: Any) -> None:
-    assert ids(of_settings(value)) == ["fencing.E002"]
+    (found,) = of_settings(value)
+    assert ids([found]) == ["fencing.E002"]
+    assert found.msg.startswith('FENCING["BACKENDS"] has no alias' if value else "The setting FENCING is missing")
+
+
+def test_e002_says_what_to_write(settings: Any) -> None:
+    """As it stands there it is a setting, for somebody who has none."""
+    del settings.FENCING
+    (found,) = checks.check_settings()
+    assert found.id == "fencing.E002" and found.msg.startswith("The setting FENCING is missing")
+    hint = str(found.hint)
+    settings.CACHES = leases_in("redis://localhost/1")
+    settings.FENCING = literal_eval(hint[hint.index("{") : hint.rindex("}") + 1])
+    assert checks.check_settings() == []
+    (entry,) = re.findall('"BACKEND": "fencing.backends.database.DatabaseBackend"', hint)
+    settings.FENCING = {"BACKENDS": {"default": literal_eval(f"{{{entry}}}")}}
+    assert checks.check_settings() == []
 
 
 @pytest.mark.parametrize(
@@ -619,6 +680,12 @@ def test_e023_leases_in_a_database_that_cannot_keep_them(monkeypatch: pytest.Mon
 
 
 MARIA = pytest.mark.django_db(databases=["default", "maria"], transaction=True)
+
+
+@MARIA
+def test_e001_does_not_end_the_checks_of_mariadb(settings: Any) -> None:
+    settings.FENCING = {"BACKENDS": {"default": {**MEMORY, "TTL": 0}}}
+    assert of_mariadb() == []
 
 
 @MARIA
