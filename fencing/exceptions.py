@@ -245,24 +245,27 @@ class AlreadyAppliedError(FencingError):
 
 
 class OperationMismatchError(FencingError):
-    """The operation key was used before for another task or with other arguments; it is not replayed.
+    """The task took effect under this key before, with other arguments; it is not replayed.
 
     Args:
         operation: the key.
-        recorded: what the key stands for in the database.
-        asked: what it was asked for now.
+        recorded: the digest of the arguments that it took effect with.
+        asked: the digest of the arguments that it was called with now.
+        task: the name of the task, or "".
     """
 
-    def __init__(self, operation: str, recorded: str, asked: str) -> None:
-        super().__init__(operation, recorded, asked)
+    def __init__(self, operation: str, recorded: str, asked: str, task: str = "") -> None:
+        super().__init__(operation, recorded, asked, task)
         self.operation = operation
         self.recorded = recorded
         self.asked = asked
+        self.task = task
 
     def __str__(self) -> str:
+        task = f" of task {self.task!r}" if self.task else ""
         return (
-            f"Operation {self.operation!r} is recorded for {self.recorded}, not for {self.asked}. "
-            "Give every operation a key of its own."
+            f"Operation {self.operation!r}{task} took effect before, with other arguments than this call's (defaults "
+            "count); nothing was written. Make its key of what tells the operations of the task apart."
         )
 
 

@@ -168,7 +168,7 @@ class FencedTransaction:
     def _duplicate(self, connection: BaseDatabaseWrapper, found: Recorded) -> Exception:
         operation = self.operation or ""
         if found.digest != self._digest:
-            return OperationMismatchError(operation, f"arguments {found.digest[:12]}", f"arguments {self._digest[:12]}")
+            return OperationMismatchError(operation, found.digest, self._digest, self._task)
         history.record_refusal(connection, self._attempt("duplicate", None, "once"))
         self._applied = AlreadyAppliedError(operation, found.result, found.kept)
         return self._applied

@@ -44,7 +44,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "StaleReadError": ("stock:7", 5, 4, "Stock 1"),
     "RowMissingError": ("stock:7", 5, None, "Stock 1"),
     "AlreadyAppliedError": ("order-7", {"left": [1, None, "ä"]}, False),
-    "OperationMismatchError": ("order-7", "shop.book", "shop.take"),
+    "OperationMismatchError": ("order-7", "1f3a", "9c0b", "shop.book"),
     "PartialEffectError": ("stock:7", 2),
     "InvalidTokenError": (2**60, "the row shop.stock 1"),
     "TokensExhaustedError": ("default", 2**53),

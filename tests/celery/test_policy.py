@@ -190,8 +190,13 @@ def test_argument_and_its_text_are_one_call() -> None:
 
 def test_one_key_for_two_calls_is_no_duplicate(article: Article) -> None:
     assert tasks.named(article.sku, -1) == 9
-    with pytest.raises(OperationMismatchError):
+    with pytest.raises(
+        OperationMismatchError, match=r"of task 'tests.*named' took effect before, with other arg"
+    ) as caught:
         tasks.named(article.sku, -2)
+    recorded = Operation.objects.get(resource=article.resource)
+    assert (caught.value.operation, caught.value.recorded) == (recorded.key, recorded.digest)
+    assert len(caught.value.asked) == len(recorded.digest) and caught.value.asked not in str(caught.value)
     assert article.quantity == 9
 
 
