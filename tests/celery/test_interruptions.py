@@ -12,7 +12,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from fencing import Lease, acquiring, leases, leasing, refusals, scope, taskrun, transactions
+from fencing import Lease, acquiring, entering, leases, leasing, refusals, scope, taskrun, timeleft, transactions
 from fencing.backends.redis import RedisBackend
 from fencing.celery import fencedtask, run
 from fencing.heartbeat import beats
@@ -23,7 +23,7 @@ from tests.celery.helpers import Article, revoke
 
 pytestmark = pytest.mark.slow
 
-OURS = (acquiring, fencedtask, leases, leasing, refusals, run, scope, taskrun, transactions)
+OURS = (acquiring, entering, fencedtask, leases, leasing, refusals, run, scope, taskrun, timeleft, transactions)
 STRUCK = {module.__file__ for module in (*OURS, transaction)}
 
 Place = tuple[str, int]
