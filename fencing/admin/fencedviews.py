@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from fencing.admin.fencededit import Edit, Resources, begin, edit_of, is_fenced
 from fencing.admin.fencedforms import FencedFormSet
 from fencing.admin.formreads import INPUT, UnreadFormError, unsigned
-from fencing.admin.refusals import is_refusal, text_for_form, text_of
+from fencing.admin.refusals import is_refusal, tell_operator, text_for_form, text_of
 from fencing.exceptions import RowMissingError
 
 View = Callable[..., Any]
@@ -51,6 +51,7 @@ def change(
             raise
         if not (fences_rows(options) or has_fenced_inlines(options.get_inline_instances(request))):
             raise  # for the site to tell: nothing on this page could
+        tell_operator(error, request)
         edit.refusal = error
     if not adding and _is_gone(options, request, object_id):
         edit.gone, object_id = True, None
@@ -151,6 +152,7 @@ def change_list(options: Any, view: View, request: HttpRequest, extra_context: A
     except Exception as error:
         if not is_refusal(error):
             raise
+        tell_operator(error, request)
         edit.refusal = error
     response = _keep_rows_at_their_forms(options, request, view(request, extra_context))
     _tell_if_nothing_did(request, edit)
@@ -256,6 +258,7 @@ def refused(request: HttpRequest, error: Exception, site: AdminSite, *, undone: 
     again = request.get_full_path() if request.method == "POST" else index
     if again == index and request.path == index:
         raise error
+    tell_operator(error, request)
     outcome = _("Nothing was changed.") if undone else _("This was refused; what was done before it may have stayed.")
     messages.error(request, text_of(error, outcome), fail_silently=True)
     return HttpResponseRedirect(again)

@@ -15,6 +15,7 @@ from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.sites import all_sites
 from django.core.checks import CheckMessage, Tags, Warning, register
 from django.db import router, transaction
+from django.db.models import Model
 from django.http import HttpRequest
 
 from fencing.admin import fencedviews
@@ -93,22 +94,31 @@ def all_or_nothing(response_action: View) -> View:
 def check_admins(**_kwargs: Any) -> list[CheckMessage]:
     """Every admin, and every inline, that edits rows of a fenced model and takes no lease."""
     return [
+        # Not of the admin: Django names one by the app of its model, so its own ModelAdmin by that, too.
         Warning(
-            f"{label} is fenced, but {name} of the admin site {site.name!r} takes no lease: what it saves is refused.",
+            f"{model._meta.label} is fenced, but {name} of the admin site {site.name!r} takes no lease: "
+            "what it saves is refused.",
             hint="Use FencedModelAdmin, FencedTabularInline or FencedStackedInline; or ReadOnlyAdmin to look only.",
-            obj=options,
+            obj=model,
             id="fencing.W006",
         )
         for site in sorted(all_sites, key=lambda one: one.name)
         for options in site._registry.values()
-        for label, name in _without_leases(options)
+        for model, name in _without_leases(options)
     ]
 
 
-def _without_leases(options: Any) -> Iterator[tuple[str, str]]:
+def _without_leases(options: Any) -> Iterator[tuple[type[Model], str]]:
     """The fenced models that an admin edits without their leases, each with the class that does."""
-    if not isinstance(options, ReadOnlyAdminMixin):
-        for one in (type(options), *options.inlines):
-            model = options.model if one is type(options) else one.model
-            if is_fenced(model) and not fencedviews.fences_rows(one):
-                yield model._meta.label, one.__name__
+    if isinstance(options, ReadOnlyAdminMixin):
+        return
+    admin = type(options)
+    if is_fenced(options.model) and not fencedviews.fences_rows(admin):
+        yield options.model, _path(admin)
+    for inline in options.inlines:
+        if is_fenced(inline.model) and not fencedviews.fences_rows(inline):
+            yield inline.model, f"{_path(inline)} in {_path(admin)} of {options.opts.label}"
+
+
+def _path(found: type[Any]) -> str:
+    return f"{found.__module__}.{found.__qualname__}"

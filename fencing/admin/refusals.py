@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 from django.db import IntegrityError
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from fencing import conf
+from fencing.admin.fencededit import NoLeasesError
 from fencing.admin.formreads import UnreadFormError
 from fencing.backends import get_backend
 from fencing.backends.base import LiveLease
@@ -13,9 +17,9 @@ from fencing.exceptions import (
     FencingError,
     LeaseBackendError,
     LeaseHeldError,
-    LeaseInsideTransactionError,
     LeaseLostError,
     LeaseRequiredError,
+    ResourceMismatchError,
     RowMissingError,
     StaleReadError,
     StaleWriteError,
@@ -23,6 +27,14 @@ from fencing.exceptions import (
 )
 from fencing.guards import guard_name_of
 from fencing.tokens import place_of
+
+logger = logging.getLogger("fencing")
+
+# What an editor can put right, or wait for.
+EDITORS = (LeaseHeldError, LeaseLostError, NoLeasesError, UnreadFormError, WriteRejectedError)
+ADVICE = (
+    "In the admin, FencedModelAdmin and the fenced inlines take leases; the check fencing.W006 names what does not."
+)
 
 
 def text_of(error: BaseException, outcome: str, advice: str = "") -> str:
@@ -64,20 +76,23 @@ def _what_happened(error: BaseException) -> str:
         return _(
             "The form does not prove which state of the row it was loaded from: “_fence_read” is missing or was altered."
         )
-    return _setup(error)
-
-
-def _setup(error: BaseException) -> str:
-    """What whoever runs the site has to put right."""
-    if isinstance(error, LeaseRequiredError):
-        text = _("A fenced row can be written under its lease only, which this page does not take: %(error)s")
-        return text % {"error": error}
-    if isinstance(error, LeaseInsideTransactionError):
-        text = _("This page runs in a transaction of its own, and a lease would end before the commit: %(error)s")
-        return text % {"error": error}
+    if isinstance(error, NoLeasesError):
+        return str(error)
+    if isinstance(error, ResourceMismatchError):
+        text = _("What protects this row cannot change: it is %(lease)s, and would be %(row)s.")
+        return text % {"lease": error.lease_resource, "row": error.row_resource}
     if isinstance(error, LeaseBackendError):
-        return _("The lease store does not answer: %(error)s") % {"error": error}
-    return str(error)
+        return _("The lease store does not answer. Try again in a moment, or ask whoever runs the site.")
+    return _("What this page would write is protected, and it is not set up for that. Ask whoever runs the site.")
+
+
+def tell_operator(error: BaseException, request: HttpRequest) -> None:
+    """Log what whoever runs the site has to put right; no editor could make anything of that."""
+    unread = isinstance(error, StaleReadError) and error.seen is None
+    if unread or not isinstance(error, EDITORS):
+        advice = ADVICE if isinstance(error, (LeaseRequiredError, IntegrityError)) else ""
+        text = " ".join(f"{error} {advice}".split())  # a database tells in several lines
+        logger.warning("%s %r was refused in the admin: %s", request.method, request.path, text)
 
 
 def _held(error: LeaseHeldError) -> str:

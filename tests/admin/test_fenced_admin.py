@@ -464,18 +464,19 @@ def test_a_new_row_of_a_model_that_fences_inserts_takes_its_lease(admin_client):
 def test_a_change_of_the_name_is_told(admin_client, rack, change):
     form = form_of(admin_client.get(change))
     text = text_of(admin_client.post(change, {**form, "code": "b"}))
-    assert "A lease of 'rack:a' cannot write a row of 'rack:b'" in text
+    assert "What protects this row cannot change: it is rack:a, and would be rack:b." in text
     rack.refresh_from_db()
     assert rack.code == "a"
 
 
-def test_a_store_that_is_down_costs_a_message(admin_client, rack, change, settings):
+def test_a_store_that_is_down_costs_a_message(admin_client, rack, change, settings, caplog):
     form = form_of(admin_client.get(change))
     settings.CACHES = {**settings.CACHES, "down": {**settings.CACHES["leases"], "LOCATION": "unix:///nowhere/x.sock"}}
     backend = {"BACKEND": "fencing.backends.redis.RedisBackend", "CACHE": "down", "NAMESPACE": "down"}
     settings.FENCING = {"BACKENDS": {"default": backend}}
     response = admin_client.post(change, {**form, "size": 12})
-    assert "The lease store does not answer" in text_of(response)
+    assert "The lease store does not answer. Try again in a moment" in text_of(response)
+    assert "/nowhere" not in text_of(response) and "/nowhere" in caplog.text
     assert form_of(response)["size"] == "12"
 
 

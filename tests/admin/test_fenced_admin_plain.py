@@ -23,6 +23,8 @@ from tests.admin.pages import form_of, text_of
 from tests.admin.test_fenced_admin import elsewhere, staff, url
 from tests.shop.models import Badge, Bin, Crate, Parcel, Rack, Warehouse
 
+NOT_SET_UP = "What this page would write is protected, and it is not set up for that. Ask whoever runs the site."
+
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.admin.fenced_sites")]
 
 
@@ -41,13 +43,27 @@ def unchanged(rack: Rack) -> bool:
     return (row.size, row.last_token, LogEntry.objects.exists()) == (10, 0, False)
 
 
-def test_a_change(admin_client, rack):
+def test_a_change(admin_client, rack, caplog):
+    """Editors are told what they can do, and whoever runs the site what is to be put right."""
     change = url("rack_change", rack.pk, site="plain")
     text = told(admin_client, change, {**form_of(admin_client.get(change)), "size": 12})
-    assert (
-        "Nothing was changed. A fenced row can be written under its lease only, which this page does not take" in text
+    assert f"Nothing was changed. {NOT_SET_UP}" in text
+    assert "FencedModelAdmin" not in text and "lease(" not in text
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "fencing" and one.levelname == "WARNING"]
+    assert line.startswith(
+        f"POST '{change}' was refused in the admin: saving shop.rack {rack.pk} needs the lease of 'rack:a'"
     )
+    assert "FencedModelAdmin" in line
     assert unchanged(rack)
+
+
+def test_what_an_editor_can_put_right_is_not_logged(admin_client, rack, caplog):
+    change = url("rack_change", rack.pk)
+    form = form_of(admin_client.get(change))
+    with lease(rack):
+        rack.save()
+    assert "has changed since" in text_of(admin_client.post(change, {**form, "size": 12}))
+    assert "in the admin" not in caplog.text
 
 
 def test_a_row_that_was_not_read():
@@ -113,12 +129,12 @@ def test_a_view_of_ones_own(admin_client):
     response = admin_client.post("/plain/shop/bin/write/")
     assert (response.status_code, response["Location"]) == (302, "/plain/shop/bin/write/")
     response = admin_client.get("/plain/shop/bin/write/", follow=True)
-    assert "This was refused; what was done before it may have stayed. A fenced row can" in text_of(response)
+    assert f"This was refused; what was done before it may have stayed. {NOT_SET_UP}" in text_of(response)
     assert response.redirect_chain == [("/plain/", 302)]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_guards_own_refusal(admin_client, rack, monkeypatch):
+def test_the_guards_own_refusal(admin_client, rack, monkeypatch, caplog):
     def blunt(self: Any, *args: Any, **kwargs: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute("UPDATE shop_rack SET size = 12")
@@ -126,7 +142,9 @@ def test_the_guards_own_refusal(admin_client, rack, monkeypatch):
     change = url("rack_change", rack.pk, site="plain")
     form = form_of(admin_client.get(change))
     monkeypatch.setattr(Rack, "save", blunt)
-    assert "Nothing was changed." in told(admin_client, change, form)
+    assert f"Nothing was changed. {NOT_SET_UP}" in told(admin_client, change, form)
+    (line,) = [one.getMessage() for one in caplog.records if "in the admin" in one.getMessage()]
+    assert 'fencing guard "shop_rack_fence" refused UPDATE' in line and "\n" not in line
     assert unchanged(rack)
 
 
@@ -150,7 +168,7 @@ def test_atomic_requests_commit_nothing_of_it(admin_client, rack, way):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_fenced_inlines_of_a_plain_parent_say_what_atomic_requests_do(admin_client):
+def test_fenced_inlines_of_a_plain_parent_say_what_atomic_requests_do(admin_client, caplog):
     parent = Warehouse.objects.create(name="w")
     crate = Crate.objects.create(warehouse=parent, code="x", weight=1)
     change = url("warehouse_change", parent.pk, site="plain")
@@ -160,7 +178,8 @@ def test_fenced_inlines_of_a_plain_parent_say_what_atomic_requests_do(admin_clie
         response = admin_client.post(change, form)
     finally:
         connection.settings_dict["ATOMIC_REQUESTS"] = False
-    assert "This page runs in a transaction of its own" in text_of(response)
+    assert f"Nothing was saved. {NOT_SET_UP}" in text_of(response)
+    assert "with ATOMIC_REQUESTS: mark the view" in caplog.text
     assert form_of(response)["crate_set-0-weight"] == "2"
     crate.refresh_from_db()
     assert crate.weight == 1
@@ -205,7 +224,7 @@ def site() -> Iterator[admin.AdminSite]:
 
 
 def found_at(site: admin.AdminSite) -> list[str]:
-    return [str(one.msg) for one in check_admins() if one.obj in site._registry.values()]
+    return [str(one) for one in check_admins() if f"admin site {site.name!r}" in one.msg]
 
 
 def test_the_check_names_plain_admins_and_plain_inlines(site):
@@ -214,11 +233,20 @@ def test_the_check_names_plain_admins_and_plain_inlines(site):
     site.register(Parcel, ReadOnlyAdmin)
     site.register(Badge)
     site.register(Warehouse, type("Owner", (admin.ModelAdmin,), {"inlines": [CrateInline]}))
+    here = "tests.admin.fenced_sites"
     first, second = found_at(site)
-    assert "shop.Rack is fenced, but PlainRackAdmin" in first
-    assert "shop.Slot is fenced, but PlainSlotInline" in second
+    assert f"shop.Rack: (fencing.W006) shop.Rack is fenced, but {here}.PlainRackAdmin of the" in first
+    assert f"shop.Slot is fenced, but {here}.PlainSlotInline in {here}.PlainRackAdmin of shop.Rack of the" in second
+
+
+def test_the_check_names_djangos_own_admin_by_its_own_name(site):
+    """To Django it is ``shop.ModelAdmin``, which nobody finds in the shop."""
+    site.register(Rack)
+    (one,) = found_at(site)
+    assert "shop.Rack is fenced, but django.contrib.admin.options.ModelAdmin of the admin site 'checked'" in one
+    assert "shop.ModelAdmin" not in one
 
 
 def test_the_check_runs_with_the_others(site):
     site.register(Rack)
-    assert any(one.id == "fencing.W006" and one.obj is site.get_model_admin(Rack) for one in run_checks(tags=["admin"]))
+    assert any(one.id == "fencing.W006" and "'checked'" in one.msg for one in run_checks(tags=["admin"]))
