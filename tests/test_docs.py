@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import inspect
 import pydoc
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,8 @@ from django.dispatch import Signal
 from django.test.utils import isolate_apps
 
 import fencing
-from fencing import conf, exceptions, signals
+from fencing import conf, exceptions, signals, testing
+from fencing.management.commands.fencing import Command
 from fencing.models import FencedModel
 from tests.documents import DOCUMENTS, ROOT, marked, section_of
 
@@ -71,6 +75,33 @@ def test_every_public_name_is_there() -> None:
     public = {name for name in dir(fencing.Lease) if not name.startswith("_")}
     documented_methods = {"remaining", "is_held", "ensure_held", "renew", "advance", "release", "atomic", "once"}
     assert documented_methods <= public & described
+
+
+@pytest.mark.parametrize("name", ["fencing.admin", "fencing.celery", "fencing.testing"])
+def test_every_name_of_the_other_modules_is_there(name: str) -> None:
+    text = section_of(REFERENCE, f"Names in `{name}`")
+    assert [one for one in import_module(name).__all__ if not re.search(rf"`{one}\b", text)] == []
+
+
+def test_helpers_for_tests_take_what_is_said() -> None:
+    rows = re.findall(r"^\| `(\w+)(\(.*?\))` \|", (ROOT / "docs" / "testing.md").read_text(), re.MULTILINE)
+    assert len(rows) == len(testing.__all__) - 1, "all but the clock"
+    for name, arguments in rows:
+        taken = inspect.signature(inspect.unwrap(getattr(testing, name)))
+        plain = [one.replace(annotation=inspect.Parameter.empty) for one in taken.parameters.values()]
+        assert arguments.replace('"', "'") == str(inspect.Signature(plain)), name
+
+
+def test_every_command_is_there_with_its_options() -> None:
+    known = Command().create_parser("manage.py", "fencing")._actions
+    subs: Any = next(one for one in known if isinstance(one.choices, dict))
+    text = section_of(REFERENCE, "Commands")
+    for name, parser in subs.choices.items():
+        rows = "".join(re.findall(rf"^\| `{name}.*$", text, re.MULTILINE))
+        told = (ROOT / "docs" / "drill.md").read_text() if name == "drill" else f"{rows} --json --using"
+        own = [one for one in parser._actions if one.help != argparse.SUPPRESS and one.dest != "help"]
+        options = {option for one in own for option in one.option_strings}
+        assert rows and [one for one in sorted(options) if one not in told] == [], name
 
 
 def test_every_signal_is_there() -> None:
