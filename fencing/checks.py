@@ -154,10 +154,10 @@ def check_stores(**_kwargs: Any) -> list[CheckMessage]:
 def check_retention(**_kwargs: Any) -> list[CheckMessage]:
     """With ``check --deploy``: whether the history ends somewhere."""
     try:
-        endless = conf.record() != "none" and conf.retention() is None
+        endless, kept = conf.retention() is None, "grants" if conf.record() == "none" else "writes and grants"
     except ImproperlyConfigured:
         return []  # check_settings says so
-    return [_warning("W003", "The history of writes and grants is kept for ever.")] if endless else []
+    return [_warning("W003", f"The history of {kept} is kept for ever.")] if endless else []
 
 
 def _aliases() -> list[str]:

@@ -738,11 +738,13 @@ def test_settings_that_cannot_be(settings: Any, value: Any) -> None:
 def test_history_without_an_end_is_said_before_deployment(settings: Any) -> None:
     from fencing.checks import check_retention
 
-    assert [one.id for one in check_retention()] == ["fencing.W003"]
+    assert [(one.id, one.msg) for one in check_retention()] == [
+        ("fencing.W003", "The history of writes and grants is kept for ever.")
+    ]
     settings.FENCING = {**settings.FENCING, "RETENTION": timedelta(days=30)}
     assert check_retention() == []
     settings.FENCING = {**settings.FENCING, "RETENTION": None, "RECORD": "none"}
-    assert check_retention() == []
+    assert [one.msg for one in check_retention()] == ["The history of grants is kept for ever."]
 
 
 def test_holder_of_an_unreachable_past_is_refused_once_and_let_in_by_the_next_grant(keep: Callable[..., None]) -> None:
