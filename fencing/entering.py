@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -26,6 +27,9 @@ from fencing.logs import tell_lease
 from fencing.naming import check_resource, resource_of_call
 from fencing.scope import find_lease, hold, let_go
 
+logger = logging.getLogger("fencing")
+
+PLACEHOLDER = re.compile(r"\{[^\W\d]\w*\}")
 # What is wrong with a body that its call only prepares.
 NOT_INSIDE = "its body would run after the lease has ended"
 
@@ -106,10 +110,16 @@ class Leasing(Generic[L]):
     def _names(self) -> list[str]:
         """The resources' names in the order in which they were given."""
         if not isinstance(self._resource, (list, tuple)):
-            return [name_of(self._resource, self._using)]
+            return [self._name(self._resource)]
         if not self._resource:
             raise ValueError("lease() was given an empty list; it needs at least one resource.")
-        return [name_of(one, self._using) for one in self._resource]
+        return [self._name(one) for one in self._resource]
+
+    def _name(self, resource: Any) -> str:
+        name = name_of(resource, self._using)
+        if "{" in name and isinstance(resource, str):
+            _say_if_template(name)
+        return name
 
     def _give_up(self) -> float | None:
         return None if self._wait is None else monotonic() + self._wait
@@ -216,6 +226,16 @@ async def _leave_async(lease: Lease) -> None:
 def _end(lease: Lease) -> None:
     lease.release()
     history.write_all_waiting()
+
+
+@functools.lru_cache(maxsize=1000)  # once for each name, and names may come from anywhere
+def _say_if_template(name: str) -> None:
+    """Log that a name looks like one whose ``f`` was forgotten; it may be meant so, with braces."""
+    if placeholder := PLACEHOLDER.search(name):
+        logger.warning(
+            "The lease of %r is taken under just that name. Was %s to be filled in? Only a decorator does that; a string "
+            "needs an f before it.", name, placeholder[0],
+        )  # fmt: skip
 
 
 def name_of(resource: Any, using: str) -> str:

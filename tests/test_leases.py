@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.db import connection, transaction
 
 from fencing import (
@@ -512,6 +513,30 @@ def test_decorator_refuses_what_a_call_would_only_prepare() -> None:
     for descriptor in descriptors:
         with pytest.raises(TypeError, match="@classmethod"):
             lease("stock:42")(descriptor)
+
+
+def test_name_that_looks_like_a_template_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A forgotten f: every article would share the lease."""
+    for name in ("told:{sku}", "told:{sku}", "told:{1}", "told:{}", 'told:{"a": 1}', "told:plain"):
+        with lease(name) as held:
+            assert held.resource == name
+    for name in ("told:{order}", "told:{sku}"):
+        with lease([name, "told:plain"]):
+            pass
+
+    async def enter() -> None:
+        async with lease("told:{place}"):
+            pass
+
+    async_to_sync(enter)()
+
+    @lease("told:{sku}")
+    def change(sku: str) -> None: ...
+
+    change("42")
+    lines = [one.getMessage() for one in caplog.records if "Was {" in one.getMessage()]
+    assert [line.split("'")[1] for line in lines] == ["told:{sku}", "told:{order}", "told:{place}"]
+    assert "Was {sku} to be filled in?" in lines[0]
 
 
 def test_bare_decorator_is_told_when_its_function_is_called() -> None:
