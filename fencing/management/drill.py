@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser, OutputWrapper
 from django.db import DatabaseError
 
+from fencing.conf import DEFAULT_ALIAS
 from fencing.drill.conductor import CrashError
 from fencing.drill.plan import FAULTS, PAUSE_RATE, Plan
 from fencing.drill.play import InterruptedDrillError, LeftBehindError, Played, new_plan, plan_of, play
@@ -71,12 +72,13 @@ def run(
         CommandError: the drill could not be played.
     """
     if remove is not None:
-        _remove(out, remove, using, database)
+        _remove(out, remove, using, database, json=json)
         return
     plan = new_plan(
         using=using, database=database, workers=workers, seconds=seconds, pause_rate=pause_rate, faults=faults,
         seed=seed, fenced=not unfenced,
     )  # fmt: skip
+    again = _removal(plan.name, using, database)
     shown = err.isatty()
 
     def show(passed: float, counts: dict[str, int]) -> None:
@@ -87,14 +89,14 @@ def run(
     try:
         played = play(plan, keep=keep, progress=show)
     except InterruptedDrillError as interrupted:
-        err.write("\nInterrupted. " + (_kept(plan.name) if keep else "Everything of the drill has been removed."))
+        err.write("\nInterrupted. " + (_kept(plan, again) if keep else "Everything of the drill has been removed."))
         sys.exit(128 + interrupted.number)
     except CrashError as crash:
-        raise CommandError(f"A process of the drill failed:\n{crash}{_kept_too(plan, keep)}") from crash
+        raise CommandError(f"A process of the drill failed:\n{crash}{_kept_too(plan, again, keep)}") from crash
     except LeftBehindError as left:
-        raise CommandError(f"{left}\n`fencing drill --remove {plan.name}` tries it again.") from left
+        raise CommandError(f"{left}\n`{again}` tries it again.") from left
     except (FencingError, DatabaseError) as error:
-        raise CommandError(f"The drill came to no end: {error}{_kept_too(plan, keep)}") from error
+        raise CommandError(f"The drill came to no end: {error}{_kept_too(plan, again, keep)}") from error
     if shown:
         err.write("\r\033[K", ending="")
     passed, line = verdict(played.findings, fenced=plan.fenced)
@@ -103,7 +105,7 @@ def run(
     else:
         _write(out, played, line)
     if keep:
-        err.write(_kept(plan.name) + f" The table is {plan.table}, the journals are in {plan.folder}.")
+        err.write(_kept(plan, again) + f" The table is {plan.table}, the journals are in {plan.folder}.")
     if not passed:
         sys.exit(1)
 
@@ -116,19 +118,27 @@ def _write(out: OutputWrapper, played: Played, line: str) -> None:
     out.write(line)
 
 
-def _kept_too(plan: Plan, keep: bool) -> str:
-    return f"\n{_kept(plan.name)}" if keep else ""
+def _kept_too(plan: Plan, again: str, keep: bool) -> str:
+    return f"\n{_kept(plan, again)}" if keep else ""
 
 
-def _kept(name: str) -> str:
-    return f"Everything was kept in namespace {name}; `fencing drill --remove {name}` removes it."
+def _kept(plan: Plan, again: str) -> str:
+    return f"Everything was kept in namespace {plan.name}; `{again}` removes it."
 
 
-def _remove(out: OutputWrapper, name: str, using: str, database: str | None) -> None:
+def _removal(name: str, using: str, database: str | None) -> str:
+    """The command that removes a drill: elsewhere it would find nothing, and say that nothing is left."""
+    parts = ["fencing drill --remove", name]
+    parts += ["--using", using] if using != DEFAULT_ALIAS else []
+    parts += ["--database", database] if database is not None else []
+    return " ".join(parts)
+
+
+def _remove(out: OutputWrapper, name: str, using: str, database: str | None, *, json: bool) -> None:
     plan = plan_of(name, using=using, database=database)
     with having(plan.fencing):
         remove(plan)
-    out.write(f"Nothing of {name} is left.")
+    out.write(as_json({"removed": name}) if json else f"Nothing of {name} is left.")
 
 
 def _workers(text: str) -> int:

@@ -269,6 +269,26 @@ def test_crash_of_a_drill_that_keeps_says_where(monkeypatch: pytest.MonkeyPatch)
         call_command("fencing", "drill", "--keep")
 
 
+def test_command_to_remove_a_drill_names_its_store_and_its_database(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Elsewhere the drill would not be found, and nothing of it be said to be left."""
+    backends = settings.FENCING["BACKENDS"]
+    other = {**backends["default"], "NAMESPACE": f"{backends['default'].get('NAMESPACE', 'default')}-other"}
+    settings.FENCING = {**settings.FENCING, "BACKENDS": {**backends, "other": other}}
+
+    def crash(_plan: Plan, *_more: Any) -> None:
+        raise CrashError("status 1")
+
+    monkeypatch.setattr("fencing.drill.play._played", crash)
+    with pytest.raises(
+        CommandError, match=r"`fencing drill --remove drill-[0-9a-f]{8} --using other --database default`"
+    ):
+        call_command("fencing", "drill", "--keep", "--using", "other", "--database", "default")
+    call_command("fencing", "drill", "--remove", "drill-00000000", "--json")
+    assert json.loads(capsys.readouterr().out) == {"removed": "drill-00000000"}
+
+
 def test_signal_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """As under nohup."""
     monkeypatch.setattr("fencing.drill.play._played", lambda *_args: signal.getsignal(signal.SIGHUP))
