@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import celery
 from django.db import connection, connections
 
 from fencing import current_lease, lease
@@ -21,6 +22,8 @@ from inventory_demo.gate import Gate
 from inventory_demo.models import Stock
 from inventory_demo.server_support import wait_for
 from inventory_demo.worker import Worker
+
+BEFORE_CELERY_5_7 = celery.VERSION[:2] < (5, 7)
 
 
 @dataclass(frozen=True, slots=True)

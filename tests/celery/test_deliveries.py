@@ -20,10 +20,14 @@ from inventory_demo.celery import app
 from inventory_demo.models import Stock
 from inventory_demo.server_support import wait_for
 from tests.celery import tasks
-from tests.celery.helpers import Article, in_other_context, overtake, revoke
+from tests.celery.helpers import BEFORE_CELERY_5_7, Article, in_other_context, overtake, revoke
 
-# Celery's result backend calls what redis-py 8 says is old.
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+pytestmark = [
+    # Celery's result backend calls what redis-py 8 says is old.
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+    # Celery before 5.7 warns of a callback that cannot be sent, and of a result that cannot be kept.
+    pytest.mark.filterwarnings("ignore:Exception raised outside body:RuntimeWarning"),
+]
 
 
 def deliver(task: Task[..., Any], *args: Any, task_id: Any = "", **more: Any) -> Any:
@@ -167,7 +171,13 @@ def test_whatever_celery_takes_for_an_id_is_one_operation(article: Article, task
     def identified(sku: str) -> int:
         return tasks.change(sku, -1)
 
-    assert [deliver(identified, article.sku, task_id=task_id) for _ in range(2)] == [9, 9]
+    for _ in range(2):
+        if BEFORE_CELERY_5_7 and isinstance(task_id, UUID):
+            with pytest.raises(TypeError, match="UUID found"):  # it keeps no result under such an id
+                deliver(identified, article.sku, task_id=task_id)
+        else:
+            assert deliver(identified, article.sku, task_id=task_id) == 9
+    assert article.quantity == 9
     assert article.outcomes() == ["accepted", "duplicate"]
 
 
@@ -263,4 +273,5 @@ def test_i5_effect_of_a_task_whose_callback_cannot_be_sent_stays_and_a_duplicate
     task_id, request = uuid4().hex, {"callbacks": [callback]}
     for _ in range(2):
         assert "nowhere.sock" in str(deliver(tasks.retrying, article.sku, task_id=task_id, **request))
+        assert app.AsyncResult(task_id).state == "FAILURE"
     assert article.quantity == 9 and article.outcomes() == ["accepted", "duplicate"]
