@@ -117,6 +117,9 @@ CONCLUSION = """\
   again under a lease; `fence_inserts` insists on it.
 - What was read in one database and is saved to another is compared by the row's number and name there; rows that nobody has
   written under a lease carry 0 in both.
+- An upsert, `bulk_create(update_conflicts=True)`, must not meet a row of another resource: its `unique_fields`, on MariaDB
+  every unique key of the model, hold what the name of the resource is made of, else it is a `NotSupportedError`.
+- `last_token` is set by the fence: `update(last_token=…)`, and `bulk_update()` of it, is a `TypeError`.
 - Several objects of one row in one `bulk_update()` must have read it at the same time, else it is a `StaleReadError`; one
   of them is written, and each must be read again before it is saved.
 - A row that is created while a delete that would take it along is under way is not deleted; the database's foreign key then
