@@ -10,16 +10,17 @@ SEED ?= 1
 ARGS ?=
 RUN = .venv/bin/python
 
-.PHONY: help demo test test-all matrix matrix-postgres matrix-celery bigtable fire serve lint format mutants clean
+.PHONY: help demo test test-all matrix matrix-postgres matrix-celery matrix-oldest-celery bigtable fire serve lint format mutants clean
 
 help:
 	@echo "make demo     a sleeping worker is overtaken, woken up, and refused by PostgreSQL"
 	@echo "make test     the test suite on real servers"
 	@echo "make test-all the same with failovers, clusters and broken networks: some two minutes more"
-	@echo "make matrix   both of the following, which CI runs a part of"
+	@echo "make matrix   all of the following, which CI runs a part of"
 	@echo "make matrix-postgres  the tests of guard, writes, leases and transactions on each PostgreSQL of Debian's packages, 15 to 18,"
 	@echo "              or on those of VERSIONS='15 ./pg17/bin', where a path is the folder of a server's programs"
 	@echo "make matrix-celery    the Celery tasks in every pool (prefork, threads, gevent, solo) on Valkey and on RabbitMQ"
+	@echo "make matrix-oldest-celery  all tests of Celery tasks on Celery 5.5.0, in an environment of its own: ten minutes"
 	@echo "make bigtable fence a table of ROWS rows (5000000) while it is in use, on each database, and print who waited how long"
 	@echo "make fire     DELTAS deltas of stocks (2000) while their workers are paused, killed and restarted, by SEED (1)"
 	@echo "make serve    the example project in the browser"
@@ -37,13 +38,16 @@ test: .venv/ready
 test-all: .venv/ready
 	@$(RUN) -m pytest -n $(WORKERS) -m "not product" $(ARGS)
 
-matrix: matrix-postgres matrix-celery
+matrix: matrix-postgres matrix-celery matrix-oldest-celery
 
 matrix-postgres: .venv/ready
 	@$(RUN) -m tests.debian_postgres $(VERSIONS)
 
 matrix-celery: .venv/ready
 	@$(RUN) -m pytest -n $(WORKERS) tests/celery/test_rows.py $(ARGS)
+
+matrix-oldest-celery: .venv/oldest-celery/ready
+	@.venv/oldest-celery/bin/python -m pytest -n $(WORKERS) tests/celery $(ARGS)
 
 bigtable: .venv/ready
 	@FENCING_TEST_ROWS=$(ROWS) $(RUN) -m pytest -s tests/guards/test_busy_tables.py \
@@ -91,3 +95,11 @@ clean:
 	echo "Installing what the project needs into .venv ..."; \
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'; \
 	touch .venv/ready
+
+# Inside of .venv, so that whatever leaves that alone or removes it does so with this one, too.
+.venv/oldest-celery/ready: .venv/ready
+	@$(RUN) -m venv --clear .venv/oldest-celery
+	@echo "Installing the same with Celery 5.5.0 into .venv/oldest-celery ..."
+	@.venv/oldest-celery/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]' \
+	  'celery[redis]==5.5.0' 'redis<=5.2.1'
+	@touch $@
