@@ -2078,6 +2078,13 @@ MUTANTS = (
         tests=(ROWS + "test_i5_redelivery_beside_the_first_run_takes_effect_once[prefork-valkey]",),
     ),
     Mutant(
+        name="an expired task is not put back",
+        file="fencing/celery/run.py",
+        old="            if self._has_expired():\n",
+        new="            if False:\n",
+        tests=(DELIVERIES + "test_busy_task_that_has_expired_meanwhile_is_revoked_and_not_sent_again[aware]",),
+    ),
+    Mutant(
         name="nobody in a chain waits for a task that was skipped",
         file="fencing/celery/run.py",
         old="self.called_directly or self.request.chain or self.request.chord",

@@ -6,11 +6,13 @@ import functools
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from time import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from fencing.backends.base import HolderInfo
 from fencing.exceptions import (
@@ -141,16 +143,38 @@ class Run:
             raise Ignore from error
         left = self.busy.since + self.policy.busy_timeout - time()
         if self.in_worker and self.policy.on_busy == "retry" and left > 0:
+            if self._has_expired():
+                self._end_expired(error)
             delay = pause(self.busy.tries, error.retry_after, left)
             self.report.busy(error, f"it tries again in {delay:.1f} s")
             raise Retry(exc=error, when=delay, sig=self._send_again(delay)) from error
         if self.policy.on_busy == "skip" and self._may_be_skipped():
-            if self.in_worker and not (self.task.ignore_result or self.request.ignore_result):
+            if self.in_worker and self._keeps_result():
                 self.task.backend.store_result(self.task_id, None, states.IGNORED, request=self.request)
             self.report.busy(error, "it is skipped")
             raise Ignore from error
         self.report.busy(error, "it fails")
         raise error
+
+    def _has_expired(self) -> bool:
+        """Whether what its sender said of ``expires`` is over by now."""
+        came: Any = self.request.expires
+        expires = maybe_iso8601(came)
+        return expires is not None and maybe_make_aware(expires, self.task.app.timezone) <= datetime.now(UTC)
+
+    def _end_expired(self, error: LeaseHeldError) -> NoReturn:
+        """End it as Celery ends an expired task.
+
+        Its next message would be dropped at once, and this attempt's RETRY stored over that end, for ever.
+        """
+        self.task.backend.mark_as_revoked(
+            self.task_id, "expired", request=self.request, store_result=self._keeps_result()
+        )
+        self.report.busy(error, "it has expired")
+        raise Ignore from error
+
+    def _keeps_result(self) -> bool:
+        return not (self.task.ignore_result or self.request.ignore_result)
 
     def _may_be_skipped(self) -> bool:
         """Not where others wait for the outcome for ever: in a chain, in a chord; and a caller wants an answer."""

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from celery import Task
 from celery.app.trace import build_tracer
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from fencing import LeaseHeldError, PartialEffectError, StaleWriteError, current_lease, lease
 from fencing.backends.base import HolderInfo
@@ -228,6 +228,19 @@ def test_retry_that_cannot_be_sent_fails_or_is_given_back(article: Article, trou
     assert app.AsyncResult(task_id).state == ("PENDING" if acks_late else "FAILURE")
     assert article.quantity == 10
     assert article.is_free()
+
+
+@pytest.mark.usefixtures("broken_broker")
+@pytest.mark.parametrize("moment", ["2020-01-01T00:00:00+00:00", "2020-01-01T00:00:00"], ids=["aware", "naive"])
+def test_busy_task_that_has_expired_meanwhile_is_revoked_and_not_sent_again(article: Article, moment: str) -> None:
+    """Its message would be dropped as it comes, and the state RETRY stored over that end."""
+    task_id = uuid4().hex
+    with lease(article.resource, ttl=30):
+        ended = in_other_context(lambda: deliver(tasks.retrying, article.sku, task_id=task_id, expires=moment))
+    assert isinstance(ended, Ignore)
+    kept: Any = app.AsyncResult(task_id)
+    assert kept.state == "REVOKED"
+    assert article.reports() == []
 
 
 def test_autoretry_leaves_a_message_that_goes_back_to_the_broker_alone(article: Article) -> None:
