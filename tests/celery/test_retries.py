@@ -138,9 +138,7 @@ def test_replacement_of_the_same_resource_runs_and_what_the_replaced_body_wrote_
 
 def test_busy_task_that_expires_is_revoked(worker: Worker, article: Article) -> None:
     with lease(article.resource, ttl=30):
-        # It waits for no time in its slot: one that expires there is revoked by the main process before its child has
-        # stored the state RETRY, which then stays.
-        result = worker.send(faulttasks.auto, article.sku, expires=2)
+        result = worker.send(tasks.retrying, article.sku, expires=2)
         assert reaches(result, "REVOKED", seconds=30)
     assert article.reports() == []
 
