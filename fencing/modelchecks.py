@@ -13,6 +13,8 @@ from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import FieldDoesNotExist
 from django.db import Error as DatabaseProblem
 from django.db import connections, models, router
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.state import ProjectState
 
 from fencing import conf, guard_audit
 from fencing.fields import TokenField
@@ -35,7 +37,8 @@ HINTS = {
     "E018": "Give both the same fence_resource and fence_using, or make one a proxy of the other.",
     "W001": "Build the manager from it: objects = MyManager.from_queryset(FencedQuerySet)().",
     "W002": "Let Meta.base_manager_name name a manager that is built from FencedQuerySet, or inherit FencedModel.Meta.",
-    "W004": "Run `manage.py migrate`, or `manage.py fencing guards --install` where the migrations are applied.",
+    "W004": "Run `manage.py fencing guards --install`, or `manage.py makemigrations` and `manage.py migrate` where no "
+    "migration has created it yet.",
     "W005": "Let a migration alter the column to what FencedModel declares, a bigint.",
 }
 
@@ -183,19 +186,40 @@ def _check_managers(model: type[FencedModel]) -> Iterator[CheckMessage]:
 def in_database(alias: str) -> Iterator[CheckMessage]:
     """Whether the tables of fenced models have their guards, and columns that take every token.
 
-    Warnings, because ``migrate`` runs them, too, before it makes good what they say.
+    Warnings, because ``migrate`` runs them, too, before it makes good what they say. Of a guard that it is about to
+    create nothing is said.
     """
     try:
-        states = guard_audit.audit(alias)
+        states = [one for one in guard_audit.audit(alias) if one.state in STATES]
         narrow = list(_narrow_columns(alias))
     except DatabaseProblem:
         return  # a database that does not answer says so itself
+    to_come = _guards_to_come(alias) if states else frozenset()
     for one in states:
-        if one.state in STATES:
+        if (one.model.lower(), one.guard) not in to_come:
             told = STATES[one.state].format(detail=one.detail)
             text = f"The guard {one.guard!r} of table {one.table!r} in database {alias!r} {told}."
             yield _message("W004", text, None, hint=WITHOUT_COLUMN if one.state == "no column" else "")
     yield from narrow
+
+
+def _guards_to_come(alias: str) -> frozenset[tuple[str, str]]:
+    """The guards, by model and name, that migrations create which are not applied to a database yet."""
+    try:
+        loader = MigrationLoader(connections[alias])
+        applied = [key for key in loader.applied_migrations if key in loader.graph.nodes]
+        return _guards_in(loader.project_state()) - _guards_in(loader.project_state(applied))
+    except Exception:  # whatever may be wrong with migrations, migrate says so itself
+        return frozenset()
+
+
+def _guards_in(state: ProjectState) -> frozenset[tuple[str, str]]:
+    return frozenset(
+        (f"{app}.{name}", constraint.name)
+        for (app, name), model in state.models.items()
+        for constraint in model.options.get("constraints", ())
+        if isinstance(constraint, FenceGuard)
+    )
 
 
 def _narrow_columns(alias: str) -> Iterator[CheckMessage]:

@@ -978,6 +978,13 @@ MUTANTS = (
         tests=(AUDIT + "test_triggers_that_are_there_and_do_nothing",),
     ),
     Mutant(
+        name="a guard that applied migrations have created is missed",
+        file="fencing/modelchecks.py",
+        old="_guards_in(loader.project_state()) - _guards_in(loader.project_state(applied))",
+        new="_guards_in(loader.project_state())",
+        tests=(AUDIT + "test_guard_that_migrate_is_about_to_create_is_not_missed",),
+    ),
+    Mutant(
         name="a guard of somebody else's table is left",
         file="fencing/guard_audit.py",
         old='detail, known = "no model here has this table", False',

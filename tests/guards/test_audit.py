@@ -13,8 +13,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.migrations.exceptions import BadMigrationError
+from django.db.migrations.recorder import MigrationRecorder
 
-from fencing import checks
+from fencing import checks, modelchecks
 from fencing.guard_audit import audit, fenced_databases
 from fencing.guards import FenceGuard, guard_name_of
 from tests.shop.models import Bin, Crate, ExpressBin, Warehouse
@@ -75,14 +77,14 @@ def stands(connection: BaseDatabaseWrapper) -> bool:
     return found == {GUARD}
 
 
-def trigger(connection: BaseDatabaseWrapper, event: str) -> str:
-    return f"fencing_guard_{event}" if connection.vendor == "postgresql" else f"{GUARD}_{event}"
+def trigger(connection: BaseDatabaseWrapper, event: str, table: str = "shop_bin") -> str:
+    return f"fencing_guard_{event}" if connection.vendor == "postgresql" else f"{table}_fence_{event}"
 
 
-def drop(connection: BaseDatabaseWrapper, *events: str) -> None:
-    on = " ON shop_bin" if connection.vendor == "postgresql" else ""
+def drop(connection: BaseDatabaseWrapper, *events: str, table: str = "shop_bin") -> None:
+    on = f" ON {table}" if connection.vendor == "postgresql" else ""
     for event in events:
-        run(connection, f"DROP TRIGGER {trigger(connection, event)}{on}")
+        run(connection, f"DROP TRIGGER {trigger(connection, event, table)}{on}")
 
 
 def replace(connection: BaseDatabaseWrapper) -> None:
@@ -161,6 +163,35 @@ def test_table_without_the_column_is_a_case_of_its_own(
     assert "column last_token" in warning.msg and "manage.py makemigrations" in str(warning.hint)
     monkeypatch.setattr(Bin._meta, "managed", False)
     assert "not managed" in next(one.detail for one in audit(ALIAS) if one.state == "no column")
+
+
+def test_guard_that_migrate_is_about_to_create_is_not_missed(connection: BaseDatabaseWrapper) -> None:
+    """migrate runs the check first. Once the migration is applied, or where there is none, the guard is missed."""
+
+    def warned() -> list[str | None]:
+        return [one.id for one in checks.check_databases(databases=[ALIAS]) if "inventory_demo_stock" in one.msg]
+
+    call_command("migrate", "inventory_demo", database=ALIAS, verbosity=0, skip_checks=True)
+    assert warned() == []
+    drop(connection, "update", "delete", table="inventory_demo_stock")
+    assert warned() == ["fencing.W004"]
+    MigrationRecorder(connection).record_unapplied("inventory_demo", "0001_initial")
+    assert warned() == []
+    run(connection, "ALTER TABLE inventory_demo_stock RENAME COLUMN last_token TO other")
+    assert warned() == []
+    MigrationRecorder(connection).record_applied("inventory_demo", "0001_initial")
+    assert warned() == ["fencing.W004"]
+
+
+def test_guard_is_missed_also_where_migrations_cannot_be_read(
+    tables: BaseDatabaseWrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_connection: BaseDatabaseWrapper) -> None:
+        raise BadMigrationError
+
+    drop(tables, "update", "delete")
+    monkeypatch.setattr(modelchecks, "MigrationLoader", broken)
+    assert "fencing.W004" in {one.id for one in checks.check_databases(databases=[ALIAS])}
 
 
 def test_table_that_is_not_there(tables: BaseDatabaseWrapper) -> None:
