@@ -14,6 +14,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
+from django.db import Error as DatabaseProblem
 from django.db import connections, router
 
 from fencing import conf, mariadbchecks, modelchecks, storechecks, taskchecks
@@ -35,6 +36,7 @@ REMEDIES = {
     "E004": 'Name an alias of DATABASES in "DATABASE"; that database owns the namespace\'s numbers.',
     "E005": 'Give each alias a "NAMESPACE" of its own; one namespace has one counter, one database and one alias.',
     "E010": "Move these models to a supported database, with a router that answers allow_migrate.",
+    "W016": "Start it, create it or correct it in DATABASES; whether its guards stand is not known until then.",
     "W003": 'Set FENCING["RETENTION"], and run `manage.py fencing prune` every day.',
 }
 
@@ -104,17 +106,25 @@ def check_databases(databases: Sequence[str] | None = None, **_kwargs: Any) -> l
     """Whether the databases that fenced models live in can carry a guard."""
     found: list[CheckMessage] = []
     for alias in databases or ():
-        vendor = kind(connections[alias])
-        if vendor == "mariadb":
-            found.extend(_check_mariadb(alias))
-        if vendor in SUPPORTED_VENDORS:
-            found.extend(modelchecks.in_database(alias))
-            continue
         there = [model._meta.label for model in _fenced_models() if router.allow_migrate_model(alias, model)]
-        if there:
-            what = f"Database {alias!r} is {vendor}, which has no guard (supported: {_listed(SUPPORTED_VENDORS)})"
-            found.append(_error("E010", f"{what}; it would hold {_listed(there)}."))
+        try:
+            found.extend(_check_database(alias, there))
+        except DatabaseProblem as error:
+            if there:  # else nothing is left unknown
+                what = f"Database {alias!r} was not asked for guards and columns: {type(error).__name__}: {error}"
+                found.append(_warning("W016", what.strip()))
     return found
+
+
+def _check_database(alias: str, there: Sequence[str]) -> Iterator[CheckMessage]:
+    vendor = kind(connections[alias])
+    if vendor == "mariadb":
+        yield from _check_mariadb(alias)
+    if vendor in SUPPORTED_VENDORS:
+        yield from modelchecks.in_database(alias)
+    elif there:
+        what = f"Database {alias!r} is {vendor}, which has no guard (supported: {_listed(SUPPORTED_VENDORS)})"
+        yield _error("E010", f"{what}; it would hold {_listed(there)}.")
 
 
 def _check_mariadb(alias: str) -> Iterator[CheckMessage]:

@@ -11,7 +11,6 @@ from typing import Any
 from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import FieldDoesNotExist
-from django.db import Error as DatabaseProblem
 from django.db import connections, models, router
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
@@ -188,12 +187,12 @@ def in_database(alias: str) -> Iterator[CheckMessage]:
 
     Warnings, because ``migrate`` runs them, too, before it makes good what they say. Of a guard that it is about to
     create nothing is said.
+
+    Raises:
+        django.db.Error: the database does not answer, or lets nobody look.
     """
-    try:
-        states = [one for one in guard_audit.audit(alias) if one.state in STATES]
-        narrow = list(_narrow_columns(alias))
-    except DatabaseProblem:
-        return  # a database that does not answer says so itself
+    states = [one for one in guard_audit.audit(alias) if one.state in STATES]
+    narrow = list(_narrow_columns(alias))
     to_come = _guards_to_come(alias) if states else frozenset()
     for one in states:
         if (one.model.lower(), one.guard) not in to_come:

@@ -553,6 +553,27 @@ def test_e010_database_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
         assert checks.check_databases(databases=["default"]) == []
 
 
+def test_w016_database_that_does_not_answer(
+    django_db_setup: None, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silence would look as if its guards stood. Where no fenced model lives there is nothing to be told."""
+    default = connections.databases["default"]
+    away = {**default, "HOST": "127.0.0.1", "PORT": "1", "NAME": "nowhere"}
+    monkeypatch.setitem(connections.databases, "away", away)
+    monkeypatch.setitem(connections.databases, "nofile", {**connections.databases["lite"], "NAME": "/nowhere/at.all"})
+    try:
+        with django_db_blocker.unblock():
+            for alias in ("away", "nofile"):
+                (found,) = checks.check_databases(databases=[alias])
+                assert ids([found]) == ["fencing.W016"] and not found.is_serious()
+                assert f"{alias!r}" in found.msg and "OperationalError" in found.msg
+                with override_settings(DATABASE_ROUTERS=[type("No", (), {"allow_migrate": lambda *a, **k: False})()]):
+                    assert checks.check_databases(databases=[alias]) == []
+    finally:
+        for alias in ("away", "nofile"):
+            del connections[alias]
+
+
 @pytest.mark.django_db(databases=["default", "lite"])
 def test_e011_store_that_does_not_answer() -> None:
     assert checks.check_stores() == []
