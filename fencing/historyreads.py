@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,10 @@ from fencing.tables import table
 # Word for word the condition of the partial index.
 NOT_PLAIN = ~Q(outcome__in=("accepted", "unfenced"))
 REFUSED = NOT_PLAIN & ~Q(outcome="duplicate")
+# What a newer grant caused: it wrote or began first, or had the lease. A stale read or a missing row is no overtaking.
+OVERTAKEN = frozenset({"stale", "lost"})
+# How a grant ends in order, or has not ended as far as anybody told: whoever comes next overtakes nobody.
+IN_ORDER = frozenset({"", "released"})
 # Writes that are looked at to find the grants of some outcome, and refused ones that are told of.
 MOST_LOOKED_AT = 100_000
 MOST_REFUSED = 1_000
@@ -49,7 +53,7 @@ class Told:
 
     Attributes:
         grant: its row.
-        overtaken_by: the row of the next grant of its resource, or None.
+        overtaken_by: the row of the next grant of its resource where ``was_overtaken``, or None.
         outcomes: how many of its writes had each outcome.
         refused: its newest writes that were refused.
         revoked: why it was revoked and by whom, or "".
@@ -94,6 +98,16 @@ def look_up(config: BackendConfig, asked: Asked) -> Found:
     known = {row.token for row in rows}
     without = tuple(token for token in tokens if token not in known) if len(rows) < asked.limit else ()
     return Found(grants=tuple(_told(config.namespace, grants, rows)), truncated=truncated, without_grant=without)
+
+
+def was_overtaken(ended: str, outcomes: Iterable[str]) -> bool:
+    """Whether the grant after this one came while its holder still believed to hold the lease.
+
+    Args:
+        ended: how it ended.
+        outcomes: what became of its writes.
+    """
+    return ended not in IN_ORDER or not OVERTAKEN.isdisjoint(outcomes)
 
 
 def _searched(grants: QuerySet[Any], asked: Asked) -> QuerySet[Any]:
@@ -176,7 +190,8 @@ def _told(namespace: str, grants: QuerySet[Any], rows: Sequence[Any]) -> Iterato
         if lifted:
             revoked |= dict(theirs.filter(grant_token__in=lifted, action="revoke").values_list("grant_token", "note"))
     for row in rows:
+        overtaker = overtakers.get(next_of.get(row.token) or 0)
         yield Told(
-            grant=row, overtaken_by=overtakers.get(next_of.get(row.token) or 0), outcomes=outcomes[row.token],
-            refused=tuple(refused[row.token]), revoked=revoked.get(row.token, ""),
+            grant=row, overtaken_by=overtaker if was_overtaken(row.ended, outcomes[row.token]) else None,
+            outcomes=outcomes[row.token], refused=tuple(refused[row.token]), revoked=revoked.get(row.token, ""),
         )  # fmt: skip

@@ -106,6 +106,24 @@ def test_why_a_grant_was_revoked_and_by_whom() -> None:
     assert f"Token {held.token} was revoked: hangs since 3:14 (user 7)" in run().splitlines()
 
 
+@pytest.mark.parametrize(
+    ("ended", "outcome", "overtaken"),
+    [
+        ("released", "accepted", False), ("released", "stale-read", False), ("released", "missing", False),
+        ("", "accepted", False), ("released", "stale", True), ("released", "lost", True), ("", "stale", True),
+        ("expired", "accepted", True), ("lost", "accepted", True), ("revoked", "accepted", True),
+    ],
+)  # fmt: skip
+def test_next_grant_overtook_only_who_had_not_ended_in_order(ended: str, outcome: str, overtaken: bool) -> None:
+    """Whoever released its lease, and had nothing refused by somebody newer, was followed and not overtaken."""
+    a_grant(1, ended=ended, ended_at=timezone.now())
+    a_write(1, outcome)
+    a_grant(2, ended="released")
+    newer, older = shown("stock:42")["grants"]
+    assert ((older["overtaken_by"] or {}).get("token"), newer["overtaken_by"]) == (2 if overtaken else None, None)
+    assert run("stock:42").splitlines()[2].endswith("  2 holder-2") is overtaken
+
+
 def test_each_search_and_the_window() -> None:
     a_grant(1, age=200_000, ended="released", ended_at=timezone.now(), task_id="t-1")
     a_grant(2, age=5000)

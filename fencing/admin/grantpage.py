@@ -11,10 +11,11 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from fencing.admin import cells, links
-from fencing.admin.historylist import OVERTAKEN, HistoryListMixin, grant_above, grant_below
+from fencing.admin.historylist import HistoryListMixin, grant_above, grant_below
 from fencing.admin.keyset import CURSOR, Cursor, Page, read_page
 from fencing.admin.rights import may_view
 from fencing.admin.writes import after, written
+from fencing.historyreads import OVERTAKEN, was_overtaken
 from fencing.models import FencedWrite, TokenGrant
 
 WRITES_PER_PAGE = 50
@@ -33,7 +34,7 @@ class GrantPageMixin(HistoryListMixin):
         context["neighbours"] = {
             "previous": self._named(request, grant_below(grant.namespace, grant.resource, grant.token)),
             "next": self._named(request, above),
-            "is_overtaken": above and _was_overtaken(grant),
+            "is_overtaken": above and was_overtaken(grant.ended, (kind for kind, _count in grant.outcomes)),
         }
         context["timeline_url"] = grant.timeline_url
         context["writes"] = [self._cells(request, write, above) for write in page.rows]
@@ -75,13 +76,6 @@ class GrantPageMixin(HistoryListMixin):
             "operation": write.operation or "-",
             "at": cells.moment(write.at),
         }
-
-
-def _was_overtaken(grant: Any) -> bool:
-    """Whether the grant after it came while its holder still believed to hold the lease."""
-    return grant.ended not in (TokenGrant.Ended.OPEN, TokenGrant.Ended.RELEASED) or any(
-        kind in OVERTAKEN for kind, _count in grant.outcomes
-    )
 
 
 def _pager(page: Page, salt: str) -> dict[str, str]:

@@ -66,7 +66,3 @@ def grant_below(namespace: str, resource: str, token: int) -> TokenGrant | None:
 def grant_above(namespace: str, resource: str, token: int) -> TokenGrant | None:
     """The grant of the resource after this token: the one that overtook it, if it was overtaken."""
     return TokenGrant.objects.filter(namespace=namespace, resource=resource, token__gt=token).order_by("token").first()
-
-
-# What a newer grant caused: it wrote or began first, or had the lease. A stale read or a missing row is no overtaking.
-OVERTAKEN = frozenset({FencedWrite.Outcome.STALE, FencedWrite.Outcome.LOST})

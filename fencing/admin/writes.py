@@ -11,9 +11,10 @@ from django.utils.translation import gettext_lazy as _
 
 from fencing.admin import cells
 from fencing.admin.filters import OutcomeFilter
-from fencing.admin.historylist import OVERTAKEN, HistoryListMixin, grant_above
+from fencing.admin.historylist import HistoryListMixin, grant_above
 from fencing.admin.readonly import BaseAdmin, number_in
 from fencing.admin.windows import WriteWindowFilter
+from fencing.historyreads import OVERTAKEN
 from fencing.models import TokenGrant
 
 AT = cells.column("at", _("time"), cells.moment)
