@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from fencing.connections import in_user_transaction
 from fencing.exceptions import LeaseLostError, WriteRejectedError
 
 Refusal = WriteRejectedError | LeaseLostError
@@ -32,9 +33,14 @@ class Refusals:
         self._known[connection.alias, what] = refusal
 
     def mend(self, connection: BaseDatabaseWrapper, what: str) -> None:
-        """Forget that a write of ``what`` was refused, for another one was accepted; in a transaction with its commit."""
+        """Forget that a write of ``what`` was refused, for another one was accepted; in a transaction with its commit.
+
+        Where Django does not know of the transaction, or leaves it to the user, nobody tells of a commit: it stays.
+        """
         key = (connection.alias, what)
         if key not in self._known or self._is_mended(key, self._known[key]):
+            return
+        if in_user_transaction(connection) and not connection.in_atomic_block:
             return
         mend = self._mends[key] = _Mend(self, connection, key, self._known[key])
         if connection.in_atomic_block:
@@ -62,8 +68,8 @@ class Refusals:
         return dict(self._known)
 
     def restore(self, before: Remembered) -> None:
-        """Remember what was remembered before a transaction that is rolled back."""
-        self._known = dict(before)
+        """Remember what was remembered before a transaction that is rolled back, and what was refused in it."""
+        self._known |= before
 
     def _is_mended(self, key: Key, refusal: Refusal) -> bool:
         mend = self._mends.get(key)

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 _open: WeakKeyDictionary[BaseDatabaseWrapper, list[FencedTransaction]] = WeakKeyDictionary()
 
+# What is refused at a begin or an end.
+WHOLE = "transaction"
+
 
 class FencedTransaction:
     """A context manager; ``lease.atomic()`` makes it.
@@ -116,6 +119,8 @@ class FencedTransaction:
             self._close(connection, error)
             if isinstance(error, DatabaseError):
                 raise error
+        if error is None:
+            self.lease.refusals.mend(connection, WHOLE)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call ``function`` in this transaction, at most once per operation, and return the recorded result."""
@@ -189,7 +194,7 @@ class FencedTransaction:
             ensure_marked(connection, self._mark)
         held, taken = leave(connection, self.lease, self._begins, self._key(result))
         if not held:
-            raise StaleWriteError(self.lease.resource, self.lease.token, None, "transaction")
+            raise StaleWriteError(self.lease.resource, self.lease.token, None, WHOLE)
         if not taken:
             raise AlreadyAppliedError(self.operation or "")
         self.result = json.loads(result)
@@ -205,12 +210,13 @@ class FencedTransaction:
         if isinstance(refusal, AlreadyAppliedError):
             found = recorded(connection, self.lease, task=self._task, key=refusal.operation)
             return self._duplicate(connection, found) if found else refusal
-        if isinstance(refusal, StaleWriteError) and refusal.what == "transaction":
+        if isinstance(refusal, StaleWriteError) and refusal.what == WHOLE:
             return self._refused(connection, seen_token(connection, self.lease), "end")
         return refusal
 
     def _refused(self, connection: BaseDatabaseWrapper, seen: int | None, action: str) -> StaleWriteError:
-        error = StaleWriteError(self.lease.resource, self.lease.token, seen, "transaction")
+        error = StaleWriteError(self.lease.resource, self.lease.token, seen, WHOLE)
+        self.lease.refusals.add(connection, WHOLE, error)
         history.record_refusal(connection, self._attempt("stale", seen, action))
         signals.announce(signals.write_rejected, type(self.lease), lease=self.lease, error=error)
         if seen is not None:
@@ -231,7 +237,7 @@ class FencedTransaction:
         )
 
     def _close(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
-        """``_leave``; what was refused and accepted inside is undone with all the rest."""
+        """``_leave``; what was accepted inside is undone with all the rest, and what it had made good is open again."""
         if not self._joined and error is not None:
             self.lease.refusals.restore(self._refused_before)
             self.lease.accepted = self._accepted_before

@@ -29,6 +29,7 @@ from fencing.exceptions import FencingError
 from fencing.leases import Lease
 from fencing.models import FencedResource, FencedWrite, Operation
 from fencing.resources import may_pass_yet
+from fencing.taskrun import run_plain
 from fencing.transactions import FencedTransaction
 from inventory_demo.models import Stock, StockDelta
 from tests.concurrency import BOUND, threads, wait_until, waiting_for_locks
@@ -581,6 +582,49 @@ def test_swallowed_refusal_is_raised_at_the_end(stock: Stock) -> None:
         with contextlib.suppress(FencingError):
             mine.save()
     assert not StockDelta.objects.exists()
+
+
+@pytest.mark.parametrize("where", ["inside", "begin", "end"])
+def test_swallowed_refusal_of_a_whole_transaction_is_raised_at_the_end(stock: Stock, where: str) -> None:
+    """I6: of a body that is in none itself, as that of a task with ``atomic=False``."""
+    late = Stock.objects.get()
+
+    def newer() -> None:
+        with grant().atomic():
+            pass
+
+    def body() -> None:
+        if where == "inside":
+            add(held, 1)
+        if where == "begin":
+            newer()
+        with contextlib.suppress(FencingError), held.atomic():
+            if where == "inside":
+                late.save(lease=held)
+            if where == "end":
+                newer()
+
+    held = grant()
+    with pytest.raises(StaleReadError if where == "inside" else StaleWriteError):
+        run_plain(held, body)
+
+
+def test_transaction_that_was_repeated_after_a_refusal_makes_it_good(stock: Stock) -> None:
+    late = Stock.objects.get()
+
+    def body() -> None:
+        one = late
+        for _ in range(2):
+            with contextlib.suppress(StaleReadError), held.atomic():
+                one.quantity += 1
+                one.save(lease=held)
+            one = Stock.objects.get()
+
+    with lease("stock:42") as held:
+        add(held, 1)
+        run_plain(held, body)
+        assert held.refusals.is_empty()
+    assert quantity() == 12
 
 
 def test_mended_refusal_is_none(stock: Stock) -> None:

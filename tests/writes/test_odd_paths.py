@@ -407,6 +407,25 @@ def test_refusal_that_was_mended_by_what_was_undone(alias: str, atomic: bool) ->
     assert Bin.objects.using(alias).get().quantity == 2
 
 
+def test_refusal_that_was_mended_where_nobody_tells_of_a_commit() -> None:
+    """I6: Django neither commits nor rolls back where it was told to leave that to the user."""
+    late, other = boxes("default")
+
+    def body() -> None:
+        other.save()
+        with suppress(StaleReadError):
+            late.save()
+        transaction.set_autocommit(False)
+        try:
+            Bin.objects.get().save()
+        finally:
+            transaction.rollback()
+            transaction.set_autocommit(True)
+
+    with lease(late) as held, pytest.raises(StaleReadError):
+        run_plain(held, body)
+
+
 def test_refusal_is_not_mended_in_another_database(alias: str) -> None:
     """I6: a row of the same key there is another row."""
     late, other = boxes(alias)
