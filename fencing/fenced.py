@@ -64,6 +64,7 @@ class FencedModel(CreatedRow):
             StaleReadError: the row is no longer the one that was read.
             RowMissingError: the row is gone; it is not inserted again.
             LeaseLostError: the lease was released here, or has no further number for a row it wrote before.
+            LeaseBackendError: it needs a further number, and the store does not answer.
         """
         if lease is None:
             super().save(*args, **kwargs)
@@ -154,7 +155,7 @@ class FencedModel(CreatedRow):
             pk=pk_val,
             values=values,
             pin=None if unread else self._fence_pin,
-            compares=compares(values),
+            compares=compares([*values, *self._fence_values_elsewhere(fence, update_fields)]),
             returning=more[0] if more else (),
         )
         if lifted(connection) is not None:
@@ -180,6 +181,18 @@ class FencedModel(CreatedRow):
                 [field.attname for field, _model, value in values if hasattr(value, "resolve_expression")]
             )
         return in_djangos_terms(verdict.rows, more)
+
+    def _fence_values_elsewhere(self, fence: ModelFence, update_fields: Any) -> Values:
+        """What a save writes besides into the model's other tables: it takes effect with the row's own, or not at all."""
+        if not self._fence_with_parents:
+            return ()
+        return [
+            (field, None, getattr(self, field.attname))
+            for field in self._meta.concrete_fields
+            if field.model._meta.concrete_model is not fence.owner
+            and not (field.primary_key or field.generated or getattr(field.remote_field, "parent_link", False))
+            and (update_fields is None or not {field.name, field.attname}.isdisjoint(update_fields))
+        ]
 
     def _fence_row_of_child(self, fence: ModelFence, connection: BaseDatabaseWrapper, pk: Any) -> None:
         """Fence the row of a child whose own table is written alone, without its parents'."""

@@ -388,3 +388,30 @@ def test_member_of_an_enumeration_is_its_value_in_a_name(alias: str) -> None:
         assert made.fence_name() == naming.render("stock:{sku}", {"sku": Code.A}) == "stock:a"
     assert naming.render("{one}", {"one": Number.ONE}) == "1"
     assert type(naming.check_resource(Code.A)) is type(check_operation(Code.A)) is str
+
+
+def test_expression_in_the_tables_row_and_a_value_in_another_table(alias: str) -> None:
+    """I3: the value was worked out from a read, whichever table it goes to."""
+    ExpressBin.objects.using(alias).create(label="a", courier="x")
+    mine, theirs = (ExpressBin.objects.using(alias).get() for _ in range(2))
+    with lease(mine):
+        theirs.courier = "new"
+        theirs.save()
+        mine.quantity, mine.courier = F("quantity") + 1, "old"
+        with pytest.raises(StaleReadError):
+            mine.save(update_fields=["quantity", "courier"])
+        mine.quantity = F("quantity") + 1
+        mine.save(update_fields=["quantity"])
+    assert ExpressBin.objects.using(alias).values_list("quantity", "courier").get() == (1, "new")
+
+
+def test_expression_in_the_childs_row_and_a_value_in_an_unfenced_parents(alias: str) -> None:
+    Press.objects.using(alias).create(place="hall")
+    mine, theirs = (Press.objects.using(alias).get() for _ in range(2))
+    with lease(mine):
+        theirs.place = "yard"
+        theirs.save()
+        mine.force, mine.place = F("force") + 1, "cellar"
+        with pytest.raises(StaleReadError):
+            mine.save(update_fields=["force", "place"])
+    assert Press.objects.using(alias).values_list("force", "place").get() == (0, "yard")
