@@ -53,6 +53,7 @@ def update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:
             count = update_at_once(connection, fence, lease, number, queryset, values)
             if count is not None:
                 lease.accepted += bool(count)
+                lease.remember(connection, fence.label, number)
                 outnumber(connection, lease, number)
                 return count
     with fenced_steps(connection):
@@ -101,6 +102,8 @@ def update_rows(
         if _touches_name(fence, values):
             _ensure_resource_kept(connection, fence, group)
         record_rows(connection, fence, lease, group, token, "update")
+        for row in group:
+            lease.remember(connection, fence.label, token, row.pk)
         outnumber(connection, lease, token)
         if pins is not None:
             pins.update((row.pk, token) for row in group)

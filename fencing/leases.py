@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from fencing import history, signals, tokens
 from fencing.backends.base import Granted, LeaseBackend, Lost, Place
+from fencing.connections import in_user_transaction
 from fencing.exceptions import InvalidTokenError, LeaseBackendError, LeaseLostError
 from fencing.heartbeat import beats_of
 from fencing.logs import task_fields, tell_lease
@@ -23,6 +24,9 @@ from fencing.refusals import Refusals
 from fencing.transactions import FencedTransaction
 
 logger = logging.getLogger("fencing")
+
+# In place of a key: any row.
+ANY = None
 
 
 class Lease:
@@ -73,7 +77,7 @@ class Lease:
         self._released = False
         self._issued = {granted.token}
         self._used = False
-        self._sent: dict[tuple[str, str, str], int] = {}
+        self._sent: dict[tuple[str, str, str | None], int] = {}
         # A number is chosen and marked as used in one go: two threads of the lease must not send the same one.
         self._numbers = RLock()
 
@@ -185,14 +189,14 @@ class Lease:
 
         Args:
             floor: the row's last token.
-            sent: what an open transaction has written onto the row before (see ``remember``); above it, if the store
-                gives a further number. Else the database decides whether the row has consumed the newest one.
+            sent: what an open transaction has written onto the row before (see ``remember``); the number is above it,
+                too, unless the lease is lost: then the database decides whether the row has consumed the newest one.
         """
         with self._numbers:
             if self.newest_token <= max(floor, sent):
                 try:
                     self.advance()
-                except (LeaseLostError, LeaseBackendError):
+                except LeaseLostError:
                     if self.newest_token <= floor:
                         raise
             self._used = True
@@ -205,18 +209,20 @@ class Lease:
             self._used = True
             return number
 
-    def remember(self, connection: BaseDatabaseWrapper, model: str, pk: object, number: int) -> None:
-        """Remember the number that an open transaction wrote onto a row.
+    def remember(self, connection: BaseDatabaseWrapper, model: str, number: int, pk: object = None) -> None:
+        """Remember the number that an open transaction wrote onto a row, or, without ``pk``, onto any of the model's.
 
-        Whether it is rolled back nobody tells. An instance that it was written from keeps the number then, so no
-        other write of the row may carry it: the instance would be taken for one that has read that write.
+        Whether it is rolled back nobody tells. An instance that it was written from, or that was read then, keeps the
+        number, so no other write of the row may carry it: the instance would be taken for one that has read that write.
         """
-        if connection.in_atomic_block:
-            self._sent[connection.alias, model, str(pk)] = number
+        if connection.in_atomic_block or in_user_transaction(connection):
+            self._sent[connection.alias, model, ANY if pk is None else str(pk)] = number
 
     def number_sent(self, connection: BaseDatabaseWrapper, model: str, pk: object) -> int:
-        """The last number that an open transaction wrote onto a row under this lease, or 0."""
-        return self._sent.get((connection.alias, model, str(pk)), 0)
+        """The last number that an open transaction may have written onto a row under this lease, or 0."""
+        if not self._sent:
+            return 0
+        return max(self._sent.get((connection.alias, model, one), 0) for one in (ANY, str(pk)))
 
     def issued(self, number: int) -> bool:
         """Whether ``number`` was issued under this very grant."""

@@ -84,6 +84,16 @@ def lock_rows(connection: BaseDatabaseWrapper, fence: ModelFence, matched: Any) 
     return [LockedRow(row["pk"], row["last_token"], name(row)) for row in rows.values(*wanted)]
 
 
+def lock_matching(connection: BaseDatabaseWrapper, fence: ModelFence, matched: QuerySet[Any]) -> list[Any]:
+    """Lock the rows whose keys a queryset gives, and give the keys of those that it matches as they are now."""
+    keys = [row.pk for row in lock_rows(connection, fence, matched)]
+    if connection.vendor != "postgresql":
+        return keys  # they were judged and locked in one
+    # PostgreSQL judges the subquery by the statement's view: a row may have stopped to match while it was waited for.
+    still = {row["pk"] for row in matched.using(connection.alias)}
+    return [key for key in keys if key in still]
+
+
 def leases_for(fence: ModelFence, rows: Sequence[LockedRow], what: str) -> list[tuple[Lease, list[LockedRow]]]:
     """The held lease of each resource that the rows belong to, with its rows, in the order of the names.
 

@@ -116,7 +116,7 @@ class FencedQuerySet(models.QuerySet[M]):
             return super().delete()
         connection = self._write_connection()
         with lockedrows.fenced_steps(connection):
-            keys = [row.pk for row in lockedrows.lock_rows(connection, fence_of(self.model), self._keys())]
+            keys = lockedrows.lock_matching(connection, fence_of(self.model), self._keys())
             # Not through a manager: it may hide rows that this queryset has matched.
             matched: FencedQuerySet[M] = FencedQuerySet(self.model, using=connection.alias).filter(pk__in=keys)
             result = deletes.delete_rows(connection, matched, self)
@@ -171,7 +171,9 @@ class FencedQuerySet(models.QuerySet[M]):
         created = self._bulk_create_fenced(objs, leases, options)
         for obj, lease in zip(created, leases, strict=True):
             if lease is not None:
-                lease.remember(connection, fence_of(self.model).label, obj.pk, obj.last_token)  # type: ignore[attr-defined]
+                # Of an upsert nobody knows which rows it has met.
+                key = None if update_conflicts else obj.pk
+                lease.remember(connection, fence_of(self.model).label, obj.last_token, key)  # type: ignore[attr-defined]
         return created
 
     bulk_create.alters_data = True  # type: ignore[attr-defined]

@@ -47,6 +47,7 @@ def update_row(lease: Lease, connection: BaseDatabaseWrapper, write: RowWrite) -
     Raises:
         StaleWriteError, StaleReadError, RowMissingError: refused, and recorded.
         LeaseLostError: the row has consumed the lease's numbers and the store gives no further one.
+        LeaseBackendError: it may have, and the store does not answer.
     """
     lease.ensure_mine()
     if write.compares and write.pin is None:
@@ -59,7 +60,7 @@ def update_row(lease: Lease, connection: BaseDatabaseWrapper, write: RowWrite) -
         if verdict.accepted:
             settle(lease, connection, write.fence, write.pk)
             outnumber(connection, lease, token)
-            lease.remember(connection, write.fence.label, write.pk, token)
+            lease.remember(connection, write.fence.label, token, write.pk)
             return token, verdict
         own = verdict.passed and verdict.seen is not None and verdict.seen >= token and lease.issued(verdict.seen)
         if own and not write.compares:

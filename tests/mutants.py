@@ -61,6 +61,8 @@ SAVE = "tests/writes/test_save.py::"
 MANY = "tests/writes/test_many_rows.py::"
 PATHS = "tests/writes/test_odd_paths.py::"
 SHAPES = "tests/writes/test_odd_models.py::"
+AT_ONCE = "tests/writes/test_many_at_once.py::"
+ROLLED_BACK = "tests/writes/test_rolled_back.py::"
 INSERTS = "tests/writes/test_inserts_in_flight.py::"
 CASCADES = "tests/writes/test_cascades.py::"
 BAD = "tests/writes/test_bad_input.py::"
@@ -1942,6 +1944,76 @@ MUTANTS = (
         old="keys = list(unique_keys(fence.owner, with_pk=any(one.pk is not None for one in objects)))",
         new="keys = []",
         tests=(MANY + "test_upsert[maria]",),
+    ),
+    Mutant(
+        name="a number of many rows that was rolled back is not the next write's",
+        file="fencing/bulkwrites.py",
+        old="                lease.remember(connection, fence.label, number)\n",
+        new="",
+        tests=(ROLLED_BACK + "test_row_that_was_read_there_is_not_the_next_one[default-by_update]",),
+    ),
+    Mutant(
+        name="a number of rows written in steps that was rolled back is not the next write's",
+        file="fencing/bulkwrites.py",
+        old="            lease.remember(connection, fence.label, token, row.pk)\n",
+        new="            pass\n",
+        tests=(ROLLED_BACK + "test_row_that_was_read_there_is_not_the_next_one[default-by_bulk_update]",),
+    ),
+    Mutant(
+        name="a number of an upsert that was rolled back is not the next write's",
+        file="fencing/querysets.py",
+        old="key = None if update_conflicts else obj.pk",
+        new="key = obj.pk",
+        tests=(ROLLED_BACK + "test_row_that_was_read_there_is_not_the_next_one[default-by_upsert]",),
+    ),
+    Mutant(
+        name="a transaction that Django does not know is one",
+        file="fencing/leases.py",
+        old="if connection.in_atomic_block or in_user_transaction(connection):",
+        new="if connection.in_atomic_block:",
+        tests=(ROLLED_BACK + "test_transaction_that_django_does_not_know_is_one",),
+    ),
+    Mutant(
+        name="a store that does not answer lets no number be used twice",
+        file="fencing/leases.py",
+        old="except LeaseLostError:\n                    if self.newest_token",
+        new="except (LeaseLostError, LeaseBackendError):\n                    if self.newest_token",
+        tests=(ROLLED_BACK + "test_store_that_gives_no_further_number_refuses_the_next_write[default]",),
+    ),
+    Mutant(
+        name="a value in another table is compared, too",
+        file="fencing/fenced.py",
+        old="compares([*values, *self._fence_values_elsewhere(fence, update_fields)])",
+        new="compares(values)",
+        tests=(SHAPES + "test_expression_in_the_tables_row_and_a_value_in_another_table[default]",),
+    ),
+    Mutant(
+        name="a delete leaves what has stopped to match",
+        file="fencing/lockedrows.py",
+        old="return [key for key in keys if key in still]",
+        new="return keys",
+        tests=(AT_ONCE + "test_delete_leaves_a_row_that_has_stopped_to_match_while_it_waited",),
+    ),
+    Mutant(
+        name="a refusal inside a transaction that is undone still counts",
+        file="fencing/refusals.py",
+        old="        self._known |= before\n",
+        new="        self._known = dict(before)\n",
+        tests=(TRANSACTIONS + "test_swallowed_refusal_of_a_whole_transaction_is_raised_at_the_end[inside]",),
+    ),
+    Mutant(
+        name="a refused begin or end counts",
+        file="fencing/transactions.py",
+        old="        self.lease.refusals.add(connection, WHOLE, error)\n",
+        new="",
+        tests=(TRANSACTIONS + "test_swallowed_refusal_of_a_whole_transaction_is_raised_at_the_end",),
+    ),
+    Mutant(
+        name="nothing is made good where nobody tells of a commit",
+        file="fencing/refusals.py",
+        old="        if in_user_transaction(connection) and not connection.in_atomic_block:\n            return\n",
+        new="",
+        tests=(PATHS + "test_refusal_that_was_mended_where_nobody_tells_of_a_commit",),
     ),
     Mutant(
         name="the floor of forgotten resources (PostgreSQL)",

@@ -150,3 +150,21 @@ def test_old_statement_that_waited_writes_nothing(crate: Crate, overtaken: Any) 
         with pytest.raises(StaleWriteError):
             waiting.result(20)
     assert Crate.objects.get().weight == 70
+
+
+def test_delete_leaves_a_row_that_has_stopped_to_match_while_it_waited(crate: Crate) -> None:
+    """As Django's own does: it looks at the condition again once it has the row."""
+
+    def delete() -> int:
+        with lease(crate):
+            return Crate.objects.filter(weight=1).delete()[0]
+
+    with threads() as start:
+        with lease(crate) as older, transaction.atomic():
+            Crate.objects.filter(weight=1).update(weight=5)
+            # Its lease is over, and nobody newer has written yet.
+            older._backend.revoke(older._place, older.token)
+            deleted = start(delete)
+            wait_until(lambda: waiting_for_locks() == 1, "the delete waits for the row")
+        assert deleted.result() == 0
+    assert Crate.objects.get().weight == 5
