@@ -126,7 +126,11 @@ CONCLUSION = """\
   refuses the delete, as an `IntegrityError`. With `DB_CASCADE` it is the database that deletes, and takes such a row along
   if its number is lower than the one that the delete has named to the guard. What `DB_SET_NULL` and `DB_SET_DEFAULT` would
   set is set before the delete, under the leases of its rows.
-- A refusal leaves the caller's transaction as it was, and its line in the history outlives that transaction.
+- A refusal leaves the caller's transaction as it was, and its line in the history outlives that transaction. Where Django
+  opens an `atomic(savepoint=False)` of its own, in `set()`, and in `add()`, `remove()` and `clear()` with `bulk=False`, the
+  caller's transaction takes no further query then: put those into a savepoint where the refusal is to be caught.
+- Under REPEATABLE READ and SERIALIZABLE a statement that had to wait for a newer holder's is ended by the database itself:
+  its serialization failure, an `OperationalError`, is no refusal and has no line in the history. Repeat the transaction.
 - `TRUNCATE`, `DROP`, and triggers that an administrator disables are not fenced. PostgreSQL fires none where
   `session_replication_role` is `replica`: what logical replication brings, `pg_restore --disable-triggers`.
 - SQLite's `REPLACE INTO` by another program is not fenced, nor another statement with `OR REPLACE`, as far as it replaces rows.
