@@ -1964,7 +1964,7 @@ MUTANTS = (
         file="fencing/querysets.py",
         old="key = None if update_conflicts else obj.pk",
         new="key = obj.pk",
-        tests=(ROLLED_BACK + "test_row_that_was_read_there_is_not_the_next_one[default-by_upsert]",),
+        tests=(ROLLED_BACK + "test_row_that_was_upserted_there_is_not_the_next_one[default]",),
     ),
     Mutant(
         name="a transaction that Django does not know is one",

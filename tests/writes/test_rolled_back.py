@@ -33,18 +33,13 @@ def by_bulk_update(rows: Any) -> None:
 
 def by_upsert(rows: Any) -> None:
     again = Stock(id=10**6, sku="42", quantity=7)  # it meets a row of another key
-    # MariaDB looks for a conflict in every unique key, and takes no names of them.
-    names = {"unique_fields": ["sku"]} if connections[rows.db].features.supports_update_conflicts_with_target else {}
-    rows.bulk_create([again], update_conflicts=True, update_fields=["quantity"], **names)
+    rows.bulk_create([again], update_conflicts=True, update_fields=["quantity"], unique_fields=["sku"])
 
 
 def by_save(rows: Any) -> None:
     one = rows.get()
     one.quantity = 7
     one.save()
-
-
-WAYS = (by_update, by_update_in_steps, by_bulk_update, by_upsert, by_save)
 
 
 @contextmanager
@@ -72,8 +67,18 @@ def begun_in_sql(alias: str) -> Iterator[None]:
         cursor.execute("ROLLBACK")
 
 
-@pytest.mark.parametrize("write", WAYS)
+@pytest.mark.parametrize("write", [by_update, by_update_in_steps, by_bulk_update, by_save])
 def test_row_that_was_read_there_is_not_the_next_one(alias: str, write: Callable[[Any], None]) -> None:
+    read_late(alias, write)
+
+
+@pytest.mark.parametrize("alias", ["default", "lite"])
+def test_row_that_was_upserted_there_is_not_the_next_one(alias: str) -> None:
+    """MariaDB has no conflict in one unique key only, so this model takes no upsert there."""
+    read_late(alias, by_upsert)
+
+
+def read_late(alias: str, write: Callable[[Any], None]) -> None:
     rows = Stock.objects.using(alias)
     rows.create(sku="42", quantity=10)
     with lease("stock:42") as earlier, earlier.atomic(using=alias):
