@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from django.apps import apps
 from django.db import connections, router, transaction
 
+from fencing.bounds import milliseconds
 from fencing.databases import kind, whole_seconds
 from fencing.guard_sql import POSTGRESQL_CREATE
 from fencing.guards import FenceGuard
@@ -139,7 +140,7 @@ def repair(found: GuardState, wait: float = WAIT) -> None:
     if kind(connection) == "mariadb":  # there each DDL statement is a transaction of its own
         statements = [f"SET STATEMENT lock_wait_timeout = {whole_seconds(wait)} FOR {sql}" for sql in statements]
     elif connection.vendor == "postgresql":
-        statements.insert(0, f"SELECT set_config('lock_timeout', '{max(1, round(wait * 1000))}ms', true)")
+        statements.insert(0, f"SELECT set_config('lock_timeout', '{milliseconds(wait)}', true)")
     with transaction.atomic(using=found.database), connection.cursor() as cursor:
         for sql in statements:
             cursor.execute(sql)

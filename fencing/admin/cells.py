@@ -93,7 +93,6 @@ def column(name: str, label: Any, show: Callable[[Any], str]) -> Cell:
 
 
 TOKEN = column("token", _("token"), digits)
-GRANT_TOKEN = column("grant_token", _("token of the grant"), digits)
 SEEN = column("seen", _("last token seen"), digits)
 BEFORE = column("seen", _("token before"), digits)
 LAST_TOKEN = column("last_token", _("last token"), digits)

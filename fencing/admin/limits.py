@@ -17,6 +17,7 @@ from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
 from fencing import conf
+from fencing.bounds import milliseconds
 from fencing.databases import is_cancelled, kind
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -93,7 +94,7 @@ def too_slow(request: HttpRequest, site: AdminSite, narrower: str = "") -> Templ
 @contextmanager
 def _in_transaction(connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
     """PostgreSQL: for this transaction only, so that a pooler hands nothing of it to the next client."""
-    nested, bound = connection.in_atomic_block, f"{max(1, round(seconds * 1000))}ms"
+    nested, bound = connection.in_atomic_block, milliseconds(seconds)
     with transaction.atomic(using=connection.alias), connection.cursor() as cursor:
         cursor.execute(BOUND, [bound, bound])
         before = cursor.fetchone()[0]
