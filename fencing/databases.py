@@ -37,14 +37,21 @@ def code_of(error: BaseException) -> str:
     """The SQLSTATE, or on MariaDB the number, of a database error; "" if it has none."""
     if error.args and isinstance(error.args[0], int):
         return str(error.args[0])
-    return str(getattr(error.__cause__, "sqlstate", None) or "")
+    return str(_sqlstate(error, "") or "")
+
+
+def _sqlstate(error: BaseException, unknown: str) -> str | None:
+    """What the driver has of an SQLSTATE, None if the server sent none; psycopg 2 has another name for it than 3."""
+    cause = error.__cause__
+    state: str | None = getattr(cause, "sqlstate", getattr(cause, "pgcode", unknown))
+    return state
 
 
 def is_cut_off(error: BaseException) -> bool:
     """Whether the connection ended without a word: errors of PostgreSQL have an SQLSTATE, those of its driver none."""
     if not isinstance(error, OperationalError):
         return False
-    return code_of(error) in CUT_OFF or getattr(error.__cause__, "sqlstate", "unknown") is None
+    return code_of(error) in CUT_OFF or _sqlstate(error, "unknown") is None
 
 
 def is_busy(error: BaseException) -> bool:

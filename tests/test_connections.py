@@ -16,6 +16,7 @@ from django.db import DatabaseError, OperationalError, connection, connections, 
 from fencing import LeaseInsideTransactionError, lease
 from fencing import connections as module
 from fencing.connections import autocommit, in_test_environment, in_testcase, in_user_transaction, open_transactions
+from fencing.databases import code_of, is_cut_off
 from fencing.models import TokenRange
 
 DEFAULT, LITE, MARIA = [
@@ -209,3 +210,16 @@ def test_the_test_environment_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert in_test_environment()
     monkeypatch.delattr("django.core.mail.outbox")
     assert not in_test_environment()
+
+
+@pytest.mark.parametrize("name", ["sqlstate", "pgcode"], ids=["psycopg 3", "psycopg 2"])
+def test_codes_of_either_psycopg(name: str) -> None:
+    def error(code: str | None) -> OperationalError:
+        found, cause = OperationalError("refused"), Exception("refused")
+        setattr(cause, name, code)
+        found.__cause__ = cause
+        return found
+
+    assert code_of(error("55P03")) == "55P03"
+    assert is_cut_off(error(None))
+    assert not is_cut_off(error("55P03"))
