@@ -38,7 +38,7 @@ def end_expired(backend: LeaseBackend, grants: Iterable[Any], written: Sequence[
     if not backend.is_shared:
         return 0
     now = timezone.now()
-    over = [one for one in grants if not one.ended and one.granted_at and one.granted_at + _ttl(one) < now]
+    over = [one for one in grants if not one.ended and one.granted_at and now - one.granted_at > _ttl(one)]
     gone = [one for one in over if not _is_live(backend, one)]
     if not gone:
         return 0

@@ -135,3 +135,12 @@ def test_memory_of_this_process_does_not_tell_that_a_lease_of_another_has_ended(
         )  # fmt: skip
         assert end_expired(get_backend(), [grant], databases()) == 0
     assert TokenGrant.objects.get().ended == ""
+
+
+def test_lease_of_a_ttl_that_no_clock_comes_to_stops_nobody() -> None:
+    held = acquire("stock:42", ttl=10**12, give_up=0, using="default", allow_in_transaction=False)
+    gone = killed(resource="stock:43")
+    history.collect()
+    assert end_expired(get_backend(), TokenGrant.objects.all(), databases()) == 1
+    assert dict(TokenGrant.objects.values_list("token", "ended")) == {held.token: "", gone.token: "expired"}
+    held.release()
