@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from django.db import DatabaseError, Error, connections
+from django.db import DatabaseError, Error, InterfaceError, OperationalError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.transaction import Atomic
 from django.utils import timezone
@@ -146,6 +146,9 @@ def _record_outside(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:
             _wait(connection, attempt)
             return
         logger.exception("A refused write could not be recorded: %r", attempt)
+        if isinstance(error, (OperationalError, InterfaceError)) and in_user_transaction(connection):
+            # There was no connection besides; the caller's own can take it once its transaction is over.
+            _wait(connection, attempt)
 
 
 def _wait(connection: BaseDatabaseWrapper, attempt: Attempt) -> None:

@@ -2002,6 +2002,13 @@ MUTANTS = (
         tests=(TRANSACTIONS + "test_swallowed_refusal_of_a_whole_transaction_is_raised_at_the_end[inside]",),
     ),
     Mutant(
+        name="a refusal without a connection besides waits for the caller's",
+        file="fencing/history.py",
+        old="if isinstance(error, (OperationalError, InterfaceError)) and in_user_transaction(connection):",
+        new="if False:",
+        tests=(HISTORY + "test_refusal_for_which_there_was_no_connection_is_written_by_the_callers",),
+    ),
+    Mutant(
         name="a refused begin or end counts",
         file="fencing/transactions.py",
         old="        self.lease.refusals.add(connection, WHOLE, error)\n",

@@ -22,6 +22,7 @@ from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext
 
 from fencing import LeaseBackendError, StaleReadError, StaleWriteError, collector, history, lease, unfenced
+from fencing import connections as own_connections
 from fencing.acquiring import acquire
 from fencing.backends import get_backend
 from fencing.backends.base import GrantEvent, HolderInfo
@@ -240,6 +241,22 @@ def test_refusal_that_cannot_be_recorded_is_still_a_refusal(
     with pytest.raises(StaleWriteError), transaction.atomic(), holding(sleeper):
         late.save()
     assert "could not be recorded" in caplog.text
+
+
+def test_refusal_for_which_there_was_no_connection_is_written_by_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I6: others use the one connection besides, or the database gives none; the caller's own is free a moment later."""
+    monkeypatch.setattr(own_connections, "PATIENCE", 0.05)
+    Stock.objects.create(sku="42")
+    late = Stock.objects.get()
+    with lease("stock:42") as held:
+        Stock.objects.get().save()
+        with own_connections._turns["default"]:
+            with pytest.raises(StaleReadError), transaction.atomic():
+                late.save()
+            assert list(FencedWrite.objects.values_list("outcome", flat=True)) == ["accepted"]
+    assert list(FencedWrite.objects.order_by("id").values_list("outcome", "grant_token")) == [
+        ("accepted", held.token), ("stale-read", held.token),
+    ]  # fmt: skip
 
 
 def test_two_grants_never_share_a_token_in_the_history() -> None:
