@@ -230,17 +230,20 @@ def test_live_process_collects_in_the_background() -> None:
 def test_refusal_that_cannot_be_recorded_is_still_a_refusal(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """L8: the history's own connection fails; the typed error is what the caller gets."""
+    """L8: the history's own connection fails; the typed error is what the caller gets, and the line comes later."""
     Stock.objects.create(sku="42")
     late = Stock.objects.get()
     sleeper = acquire("stock:42", ttl=30, give_up=0, using="default", allow_in_transaction=False)
     sleeper._backend.revoke(sleeper._place, sleeper.token)
     with lease("stock:42"):
         Stock.objects.get().save()
-    monkeypatch.setattr(history, "record", lambda *args: (_ for _ in ()).throw(OperationalError("full")))
-    with pytest.raises(StaleWriteError), transaction.atomic(), holding(sleeper):
-        late.save()
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "record", lambda *args: (_ for _ in ()).throw(OperationalError("full")))
+        with pytest.raises(StaleWriteError), transaction.atomic(), holding(sleeper):
+            late.save()
     assert "could not be recorded" in caplog.text
+    history.write_all_waiting()
+    assert FencedWrite.objects.filter(outcome="stale").count() == 1
 
 
 def test_refusal_for_which_there_was_no_connection_is_written_by_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
