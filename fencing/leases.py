@@ -25,9 +25,6 @@ from fencing.transactions import FencedTransaction
 
 logger = logging.getLogger("fencing")
 
-# In place of a key: any row.
-ANY = None
-
 
 class Lease:
     """A lease that this process was granted. Made by :func:`lease` only.
@@ -216,13 +213,13 @@ class Lease:
         number, so no other write of the row may carry it: the instance would be taken for one that has read that write.
         """
         if connection.in_atomic_block or in_user_transaction(connection):
-            self._sent[connection.alias, model, ANY if pk is None else str(pk)] = number
+            self._sent[connection.alias, model, None if pk is None else str(pk)] = number
 
     def number_sent(self, connection: BaseDatabaseWrapper, model: str, pk: object) -> int:
         """The last number that an open transaction may have written onto a row under this lease, or 0."""
         if not self._sent:
             return 0
-        return max(self._sent.get((connection.alias, model, one), 0) for one in (ANY, str(pk)))
+        return max(self._sent.get((connection.alias, model, one), 0) for one in (None, str(pk)))
 
     def issued(self, number: int) -> bool:
         """Whether ``number`` was issued under this very grant."""

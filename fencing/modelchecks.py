@@ -208,8 +208,8 @@ def _guards_to_come(alias: str) -> frozenset[tuple[str, str]]:
         loader = MigrationLoader(connections[alias])
         applied = [key for key in loader.applied_migrations if key in loader.graph.nodes]
         return _guards_in(loader.project_state()) - _guards_in(loader.project_state(applied))
-    except Exception:  # whatever may be wrong with migrations, migrate says so itself
-        return frozenset()
+    except Exception:  # a project's migrations may fail in any way, and migrate says in which
+        return frozenset()  # every guard that is amiss is told then
 
 
 def _guards_in(state: ProjectState) -> frozenset[tuple[str, str]]:

@@ -40,7 +40,7 @@ class Refusals:
         key = (connection.alias, what)
         if key not in self._known or self._is_mended(key, self._known[key]):
             return
-        if in_user_transaction(connection) and not connection.in_atomic_block:
+        if not connection.in_atomic_block and in_user_transaction(connection):
             return
         mend = self._mends[key] = _Mend(self, connection, key, self._known[key])
         if connection.in_atomic_block:

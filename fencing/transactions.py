@@ -55,6 +55,8 @@ class FencedTransaction:
         is_committed: whether a refusal that comes out of it is that of a receiver of its commit: it has taken effect.
     """
 
+    _time: TimeLeft
+
     def __init__(
         self, lease: Lease, *, operation: str | None = None, using: str | None = None, task: str = "", digest: str = ""
     ) -> None:
@@ -72,7 +74,6 @@ class FencedTransaction:
         self._earlier: list[Refusal] = []
         self._refused_before: Remembered = {}
         self._accepted_before = 0
-        self._time = TimeLeft(lease)
         self._atomic: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> FencedTransaction:

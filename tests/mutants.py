@@ -1985,7 +1985,7 @@ MUTANTS = (
         file="fencing/fenced.py",
         old="compares([*values, *self._fence_values_elsewhere(fence, update_fields)])",
         new="compares(values)",
-        tests=(SHAPES + "test_expression_in_the_tables_row_and_a_value_in_another_table[default]",),
+        tests=(SHAPES + "test_expression_in_the_rows_table_and_a_value_in_another",),
     ),
     Mutant(
         name="a delete leaves what has stopped to match",
@@ -2018,7 +2018,7 @@ MUTANTS = (
     Mutant(
         name="nothing is made good where nobody tells of a commit",
         file="fencing/refusals.py",
-        old="        if in_user_transaction(connection) and not connection.in_atomic_block:\n            return\n",
+        old="        if not connection.in_atomic_block and in_user_transaction(connection):\n            return\n",
         new="",
         tests=(PATHS + "test_refusal_that_was_mended_where_nobody_tells_of_a_commit",),
     ),
