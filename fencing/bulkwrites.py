@@ -34,7 +34,7 @@ from fencing.lockedrows import (
 )
 from fencing.maintenance import number_for
 from fencing.manyrows import can_be_one_statement, update_at_once
-from fencing.naming import ModelFence, as_read, fence_of
+from fencing.naming import ModelFence, fence_of, key_as_read
 from fencing.scope import find_lease, held_leases, lease_required
 from fencing.statements import attempt, plain
 from fencing.writes import outnumber, record_unfenced
@@ -167,7 +167,7 @@ def pins_of(queryset: QuerySet[Any], objects: Sequence[Any], *, blind: bool = Fa
 
 def key_of(instance: Any) -> Any:
     """An object's primary key, as a read gives it."""
-    return as_read(instance._meta.pk, instance.pk)
+    return key_as_read(type(instance), instance.pk)
 
 
 def _refused_object(
@@ -179,7 +179,7 @@ def _refused_object(
     if lease is None:
         return lease_required([resource], fence.template, f"bulk_update() of {fence.label}")
     tried = attempt(lease, fence, instance.pk, lease.newest_token, action="update", seen=seen)
-    return RefusalError(kind, lease, tried, what)
+    return RefusalError(kind, lease, tried, what, rows=[key_of(instance)])
 
 
 def _plain_update(queryset: QuerySet[Any], values: Mapping[str, Any]) -> int:

@@ -59,7 +59,7 @@ class CreatedRow(ReadRow):
             raise
         self._fence_pin, self._fence_loaded = self.last_token, inserted
         if lease:
-            lease.accepted += 1
+            writes.settle(lease, connection, fence, key)
             lease.remember(connection, fence.label, self.last_token, key)
         if number is not None:
             writes.record_unfenced(connection, fence, [(key, self._fence_name_on_record(fence))], number, "insert")

@@ -20,7 +20,7 @@ from fencing.fields import TokenField
 from fencing.guards import FenceGuard
 from fencing.leases import Lease
 from fencing.lifting import lifted
-from fencing.naming import ModelFence, as_read, fence_of, name_of_new, settle_name
+from fencing.naming import ModelFence, as_read, fence_of, key_as_read, name_of_new, settle_name
 from fencing.querysets import FencedManager, FencedQuerySet
 from fencing.scope import holding, require_lease
 from fencing.statements import RowWrite, plain
@@ -152,7 +152,7 @@ class FencedModel(CreatedRow):
         values = [one for one in values if one[0].attname != "last_token"]
         write = RowWrite(
             fence=fence,
-            pk=pk_val,
+            pk=key_as_read(fence.owner, pk_val),
             values=values,
             pin=None if unread else self._fence_pin,
             compares=compares([*values, *self._fence_values_elsewhere(fence, update_fields)]),
@@ -200,7 +200,7 @@ class FencedModel(CreatedRow):
         lease = require_lease(fence.name(row), fence.using, f"saving {self._meta.label_lower} {pk}")
         pin = None if self._fence_is_unread(fence) else self._fence_pin
         token, _verdict = writes.update_row(
-            lease, connection, RowWrite(fence=fence, pk=pk, values=(), pin=pin, compares=True)
+            lease, connection, RowWrite(fence=fence, pk=key_as_read(fence.owner, pk), values=(), pin=pin, compares=True)
         )
         self._fence_accept(token)
 

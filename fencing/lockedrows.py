@@ -25,7 +25,7 @@ from fencing.exceptions import (
 from fencing.guards import guard_name_of
 from fencing.leases import Lease
 from fencing.lifting import lifted
-from fencing.naming import ModelFence
+from fencing.naming import ModelFence, key_as_read
 from fencing.resources import pass_resource, seen_token, take_write_lock
 from fencing.scope import find_lease, held_leases, lease_required
 from fencing.statements import Verdict, attempt, has_begun, plain
@@ -52,13 +52,15 @@ class RefusalError(Exception):
         what: str = "",
         *,
         passed: bool = True,
+        rows: Sequence[Any] = (),
     ) -> None:
-        super().__init__(kind, lease, tried, what, passed)
+        super().__init__(kind, lease, tried, what, passed, rows)
         self.kind = kind
         self.lease = lease
         self.tried = tried
         self.what = what
         self.passed = passed
+        self.rows = rows
 
 
 @contextmanager
@@ -70,7 +72,9 @@ def fenced_steps(connection: BaseDatabaseWrapper) -> Iterator[None]:
             yield
     except RefusalError as refusal:
         verdict = Verdict(seen=refusal.tried.seen, passed=refusal.passed, accepted=False)
-        raise refused(refusal.kind, refusal.lease, connection, refusal.tried, verdict, what=refusal.what) from None
+        raise refused(
+            refusal.kind, refusal.lease, connection, refusal.tried, verdict, what=refusal.what, rows=refusal.rows
+        ) from None
 
 
 def lock_rows(connection: BaseDatabaseWrapper, fence: ModelFence, matched: Any) -> list[LockedRow]:
@@ -145,11 +149,16 @@ def admit(
     stale = [row for row in rows if row.seen >= token]
     moved = [row for row in rows if pins is not None and pins[row.pk] != row.seen]
     first = (stale or moved or list(rows))[0]
+    against = [row.pk for row in stale or moved]
     tried = attempt(lease, fence, first.pk, token, action=action, seen=max(row.seen for row in stale or moved or rows))
     if stale:
-        raise RefusalError(StaleWriteError, lease, tried, f"{len(stale)} of {len(rows)} rows of {fence.label}")
+        raise RefusalError(
+            StaleWriteError, lease, tried, f"{len(stale)} of {len(rows)} rows of {fence.label}", rows=against
+        )
     if moved:
-        raise RefusalError(StaleReadError, lease, tried, f"{len(moved)} of {len(rows)} rows of {fence.label}")
+        raise RefusalError(
+            StaleReadError, lease, tried, f"{len(moved)} of {len(rows)} rows of {fence.label}", rows=against
+        )
     if not pass_resource(connection, lease, begun=has_begun(connection, lease)):
         raise RefusalError(StaleWriteError, lease, tried, f"{len(rows)} rows of {fence.label}", passed=False)
     return token
@@ -200,7 +209,7 @@ def pass_inserted(
 def _number_to_insert(
     connection: BaseDatabaseWrapper, fence: ModelFence, lease: Lease, keys: Sequence[Any], *, over: bool
 ) -> int:
-    sent = max(lease.number_sent(connection, fence.label, key) for key in keys)
+    sent = max(lease.number_sent(connection, fence.label, key_as_read(fence.owner, key)) for key in keys)
     take = lease.unused_number if over else partial(lease.number_above, 0, sent)
     return numbered(lease, connection, partial(_insertion, fence, lease, keys, lease.newest_token), take)
 

@@ -192,6 +192,16 @@ def as_read(field: Any, value: Any) -> Any:
     return field.to_python(field.get_prep_value(value))
 
 
+def key_as_read(model: type[Model], key: Any) -> Any:
+    """A primary key as a read gives it: of several columns a tuple. One that the database is to make stays as it is."""
+    if key is None or hasattr(key, "resolve_expression"):
+        return key
+    fields = model._meta.pk_fields
+    if len(fields) == 1:
+        return as_read(fields[0], key)
+    return tuple(as_read(field, value) for field, value in zip(fields, key, strict=True))
+
+
 _fences: dict[type[Any], ModelFence] = {}
 
 

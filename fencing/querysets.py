@@ -13,7 +13,7 @@ from fencing.exceptions import ResourceMismatchError
 from fencing.leases import Lease
 from fencing.lifting import lifted
 from fencing.maintenance import number_for
-from fencing.naming import fence_of, name_of_new, settle_name
+from fencing.naming import fence_of, key_as_read, name_of_new, settle_name
 from fencing.scope import find_lease, held_leases, lease_required
 from fencing.statements import attempt, plain
 from fencing.writes import record_unfenced
@@ -172,7 +172,7 @@ class FencedQuerySet(models.QuerySet[M]):
         for obj, lease in zip(created, leases, strict=True):
             if lease is not None:
                 # Of an upsert nobody knows which rows it has met.
-                key = None if update_conflicts else obj.pk
+                key = None if update_conflicts else key_as_read(self.model, obj.pk)
                 lease.remember(connection, fence_of(self.model).label, obj.last_token, key)  # type: ignore[attr-defined]
         return created
 
@@ -211,6 +211,8 @@ class FencedQuerySet(models.QuerySet[M]):
             raise
         for held, made in written.items():
             held.accepted += bool(made)
+            for pk in made:
+                held.refusals.mend(connection, f"{fence.label} {key_as_read(fence.owner, pk)}")
         for obj in created:
             if over:
                 obj._fence_forget_row()  # type: ignore[attr-defined]

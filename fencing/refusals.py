@@ -16,7 +16,6 @@ from fencing.exceptions import LeaseLostError, WriteRejectedError
 Refusal = WriteRejectedError | LeaseLostError
 # By database and row: a row of the same key in another database is another one.
 Key = tuple[str, str]
-Remembered = dict[Key, Refusal]
 
 
 class Refusals:
@@ -25,7 +24,7 @@ class Refusals:
     __slots__ = ("_known", "_mends")
 
     def __init__(self) -> None:
-        self._known: Remembered = {}
+        self._known: dict[Key, Refusal] = {}
         self._mends: dict[Key, _Mend] = {}
 
     def add(self, connection: BaseDatabaseWrapper, what: str, refusal: Refusal) -> None:
@@ -62,14 +61,6 @@ class Refusals:
         for refusal in self.unmended():
             if not any(refusal is one for one in earlier):
                 raise refusal
-
-    def copy(self) -> Remembered:
-        """What is remembered now, for :meth:`restore`."""
-        return dict(self._known)
-
-    def restore(self, before: Remembered) -> None:
-        """Remember what was remembered before a transaction that is rolled back, and what was refused in it."""
-        self._known |= before
 
     def _is_mended(self, key: Key, refusal: Refusal) -> bool:
         mend = self._mends.get(key)

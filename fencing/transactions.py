@@ -31,7 +31,7 @@ from fencing.exceptions import (
 from fencing.history import Attempt
 from fencing.mariadb import ensure_marked, forget_mark, mark_transaction
 from fencing.once import Operation, Recorded, as_json, check_operation, recorded
-from fencing.refusals import Refusal, Remembered
+from fencing.refusals import Refusal
 from fencing.resources import pass_to_begin, seen_token
 from fencing.snapshots import ensure_first_statement, snapshot_level
 from fencing.timeleft import TimeLeft
@@ -72,14 +72,12 @@ class FencedTransaction:
         self._joined = False
         self._mark = ""
         self._earlier: list[Refusal] = []
-        self._refused_before: Remembered = {}
         self._accepted_before = 0
         self._atomic: AbstractContextManager[None] = nullcontext()
 
     def __enter__(self) -> FencedTransaction:
         self.lease.ensure_mine()
         self._earlier = self.lease.refusals.unmended()
-        self._refused_before = self.lease.refusals.copy()
         self._accepted_before = self.lease.accepted
         self._time = TimeLeft(self.lease)
         connection = connections[self._using]
@@ -121,7 +119,7 @@ class FencedTransaction:
             if isinstance(error, DatabaseError):
                 raise error
         if error is None:
-            self.lease.refusals.mend(connection, WHOLE)
+            self.lease.refusals.mend(connection, self._whole())
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call ``function`` in this transaction, at most once per operation, and return the recorded result."""
@@ -175,9 +173,15 @@ class FencedTransaction:
         operation = self.operation or ""
         if found.digest != self._digest:
             return OperationMismatchError(operation, found.digest, self._digest, self._task)
+        # It took effect after all, whoever did it.
+        self.lease.refusals.mend(connection, self._whole())
         history.record_refusal(connection, self._attempt("duplicate", None, "once"))
         self._applied = AlreadyAppliedError(operation, found.result, found.kept)
         return self._applied
+
+    def _whole(self) -> str:
+        """Under which name a refusal of all of it is remembered: another operation does not make it good."""
+        return f"{WHOLE} {self._task} {self.operation}" if self.operation else WHOLE
 
     def _enter(self, connection: BaseDatabaseWrapper) -> Recorded | None:
         """Nobody waits inside for longer than the lease has. How long it may idle is bounded with its first lock."""
@@ -217,7 +221,7 @@ class FencedTransaction:
 
     def _refused(self, connection: BaseDatabaseWrapper, seen: int | None, action: str) -> StaleWriteError:
         error = StaleWriteError(self.lease.resource, self.lease.token, seen, WHOLE)
-        self.lease.refusals.add(connection, WHOLE, error)
+        self.lease.refusals.add(connection, self._whole(), error)
         history.record_refusal(connection, self._attempt("stale", seen, action))
         signals.announce(signals.write_rejected, type(self.lease), lease=self.lease, error=error)
         if seen is not None:
@@ -238,9 +242,8 @@ class FencedTransaction:
         )
 
     def _close(self, connection: BaseDatabaseWrapper, error: BaseException | None) -> None:
-        """``_leave``; what was accepted inside is undone with all the rest, and what it had made good is open again."""
+        """``_leave``; what was accepted inside is undone with all the rest. What was refused stays so."""
         if not self._joined and error is not None:
-            self.lease.refusals.restore(self._refused_before)
             self.lease.accepted = self._accepted_before
         self._leave(connection, error)
 

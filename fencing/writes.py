@@ -125,6 +125,7 @@ def refused(
     verdict: Verdict | None = None,
     *,
     what: str = "",
+    rows: Iterable[Any] = (),
 ) -> WriteRejectedError:
     """The refusal to raise, after it was recorded, announced and remembered by the lease.
 
@@ -132,6 +133,7 @@ def refused(
         tried: the row that an acceptance would have left in the history.
         verdict: what the database answered; None if nothing was sent.
         what: what was refused; default: the row.
+        rows: the keys of the rows that spoke against it, where there are several: what writes all of them makes it good.
     """
     seen = verdict.seen if verdict is not None else tried.seen
     if verdict is not None and not verdict.passed:
@@ -139,7 +141,8 @@ def refused(
     what = what or f"{tried.model} {tried.object_pk}"
     error = kind(lease.resource, tried.token, seen, what)
     # First: what the log or a signal raises instead, and the body swallows, must not let the transaction commit.
-    lease.refusals.add(connection, what, error)
+    for one in [f"{tried.model} {key}" for key in rows] or [what]:
+        lease.refusals.add(connection, one, error)
     history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))
     signals.announce(signals.write_rejected, Lease, lease=lease, error=error)
     if kind is StaleWriteError and seen is not None:

@@ -456,8 +456,8 @@ MUTANTS = (
     Mutant(
         name="a refusal before a transaction that is undone still counts",
         file="fencing/transactions.py",
-        old="self.lease.refusals.restore(self._refused_before)",
-        new="self.lease.refusals.restore({})",
+        old="            self.lease.accepted = self._accepted_before\n",
+        new="            self.lease.refusals = type(self.lease.refusals)()\n",
         tests=(PATHS + "test_refusal_before_a_transaction_that_was_undone_counts",),
     ),
     Mutant(
@@ -1962,8 +1962,8 @@ MUTANTS = (
     Mutant(
         name="a number of an upsert that was rolled back is not the next write's",
         file="fencing/querysets.py",
-        old="key = None if update_conflicts else obj.pk",
-        new="key = obj.pk",
+        old="key = None if update_conflicts else key_as_read(self.model, obj.pk)",
+        new="key = key_as_read(self.model, obj.pk)",
         tests=(ROLLED_BACK + "test_row_that_was_upserted_there_is_not_the_next_one[default]",),
     ),
     Mutant(
@@ -1996,10 +1996,13 @@ MUTANTS = (
     ),
     Mutant(
         name="a refusal inside a transaction that is undone still counts",
-        file="fencing/refusals.py",
-        old="        self._known |= before\n",
-        new="        self._known = dict(before)\n",
-        tests=(TRANSACTIONS + "test_swallowed_refusal_of_a_whole_transaction_is_raised_at_the_end[inside]",),
+        file="fencing/transactions.py",
+        old="            self.lease.accepted = self._accepted_before\n",
+        new="            self.lease.refusals = type(self.lease.refusals)()\n",
+        tests=(
+            TRANSACTIONS + "test_swallowed_refusal_of_a_whole_transaction_is_raised_at_the_end[inside]",
+            TRANSACTIONS + "test_refusal_that_is_swallowed_a_second_time_is_raised_at_the_end",
+        ),
     ),
     Mutant(
         name="a refusal without a connection besides waits for the caller's",
@@ -2009,9 +2012,16 @@ MUTANTS = (
         tests=(HISTORY + "test_refusal_for_which_there_was_no_connection_is_written_by_the_callers",),
     ),
     Mutant(
+        name="a key that is written in another way is the same row",
+        file="fencing/fenced.py",
+        old="pk=key_as_read(fence.owner, pk_val)",
+        new="pk=pk_val",
+        tests=(ROLLED_BACK + "test_key_that_is_written_in_another_way_is_the_same_row[default-save]",),
+    ),
+    Mutant(
         name="a refused begin or end counts",
         file="fencing/transactions.py",
-        old="        self.lease.refusals.add(connection, WHOLE, error)\n",
+        old="        self.lease.refusals.add(connection, self._whole(), error)\n",
         new="",
         tests=(TRANSACTIONS + "test_swallowed_refusal_of_a_whole_transaction_is_raised_at_the_end",),
     ),
@@ -2779,8 +2789,8 @@ _held = _Shared()""",
     Mutant(
         name="a refusal is remembered before anybody is told of it",
         file="fencing/writes.py",
-        old="    lease.refusals.add(connection, what, error)\n    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n",
-        new="    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n    lease.refusals.add(connection, what, error)\n",
+        old="        lease.refusals.add(connection, one, error)\n    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n",
+        new="        pass\n    history.record_refusal(connection, dataclasses.replace(tried, outcome=OUTCOMES[kind], seen=seen))\n    lease.refusals.add(connection, what, error)\n",
         tests=("tests/test_history.py::test_log_that_raises_lets_no_refused_transaction_commit",),
     ),
     Mutant(

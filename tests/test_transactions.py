@@ -19,6 +19,7 @@ from fencing import (
     LeaseInsideTransactionError,
     LeaseLostError,
     OperationMismatchError,
+    RowMissingError,
     StaleReadError,
     StaleWriteError,
     lease,
@@ -609,7 +610,8 @@ def test_swallowed_refusal_of_a_whole_transaction_is_raised_at_the_end(stock: St
         run_plain(held, body)
 
 
-def test_transaction_that_was_repeated_after_a_refusal_makes_it_good(stock: Stock) -> None:
+@pytest.mark.parametrize("many", [False, True], ids=["save", "bulk_update"])
+def test_transaction_that_was_repeated_after_a_refusal_makes_it_good(stock: Stock, many: bool) -> None:
     late = Stock.objects.get()
 
     def body() -> None:
@@ -617,7 +619,10 @@ def test_transaction_that_was_repeated_after_a_refusal_makes_it_good(stock: Stoc
         for _ in range(2):
             with contextlib.suppress(StaleReadError), held.atomic():
                 one.quantity += 1
-                one.save(lease=held)
+                if many:
+                    Stock.objects.bulk_update([one], ["quantity"])
+                else:
+                    one.save()
             one = Stock.objects.get()
 
     with lease("stock:42") as held:
@@ -625,6 +630,52 @@ def test_transaction_that_was_repeated_after_a_refusal_makes_it_good(stock: Stoc
         run_plain(held, body)
         assert held.refusals.is_empty()
     assert quantity() == 12
+
+
+def test_refusal_that_is_swallowed_a_second_time_is_raised_at_the_end(stock: Stock) -> None:
+    """I6: the first one was there before the body."""
+    late = Stock.objects.get()
+
+    def refused() -> None:
+        with contextlib.suppress(StaleReadError), held.atomic():
+            late.save()
+
+    with lease("stock:42") as held:
+        add(held, 1)
+        refused()
+        with pytest.raises(StaleReadError):
+            run_plain(held, refused)
+
+
+def test_row_that_was_created_anew_after_a_refusal_makes_it_good(stock: Stock) -> None:
+    gone = Stock.objects.get()
+
+    def body() -> None:
+        with pytest.raises(RowMissingError), held.atomic():
+            gone.save()
+        Stock(id=gone.id, sku="42", quantity=3).save(force_insert=True)
+
+    with lease("stock:42") as held:
+        Stock.objects.get().delete()
+        run_plain(held, body)
+    assert quantity() == 3
+
+
+def test_operation_that_took_effect_after_all_makes_its_refusal_good(stock: Stock) -> None:
+    """Another thread of the lease began, and was first."""
+
+    def first() -> None:
+        with threads() as start:
+            start(copy_context().run, held.once, "order-7", add, held, 1).result(BOUND)
+
+    def body() -> None:
+        with pytest.raises(StaleWriteError), held.atomic(operation="order-7"):
+            first()
+        held.once("order-7", add, held, 1)
+
+    with lease("stock:42") as held:
+        run_plain(held, body)
+    assert quantity() == 11
 
 
 def test_mended_refusal_is_none(stock: Stock) -> None:

@@ -13,6 +13,7 @@ from django.db.models import F
 
 from fencing import LeaseBackendError, StaleReadError, lease
 from inventory_demo.models import Stock
+from tests.shop.models import Parcel
 
 pytestmark = pytest.mark.django_db(databases=["default", "lite"], transaction=True)
 
@@ -137,6 +138,30 @@ def write_again(
         with pytest.raises(StaleReadError):
             write(late, 7)
     assert rows.get().quantity == 3
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["save", "bulk_create"])
+def test_key_that_is_written_in_another_way_is_the_same_row(alias: str, many: bool) -> None:
+    """A UUID as text is one; the next write must not have the number of the one that was undone."""
+    theirs = Parcel(weight=3)
+    late = Parcel(id=theirs.id.hex, weight=7)
+    with lease(theirs):
+        with in_djangos(alias):
+            if many:
+                Parcel.objects.using(alias).bulk_create([late])
+            else:
+                late.save(using=alias)
+        theirs.save(using=alias)
+        with pytest.raises(StaleReadError):
+            late.save(using=alias)
+        read, again = (Parcel.objects.using(alias).get() for _ in range(2))
+        read.pk = read.pk.hex
+        with in_djangos(alias):
+            read.save()
+        again.save()
+        with pytest.raises(StaleReadError):
+            read.save()
+    assert Parcel.objects.using(alias).get().weight == 3
 
 
 def test_store_that_gives_no_further_number_refuses_the_next_write(alias: str) -> None:
