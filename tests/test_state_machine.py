@@ -31,7 +31,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fencing import AlreadyAppliedError, LeaseHeldError, LeaseLostError, WriteRejectedError
+from fencing import AlreadyAppliedError, LeaseHeldError, LeaseLostError, WriteRejectedError, history
 from fencing.acquiring import acquire
 from fencing.backends import get_backend
 from fencing.leases import Lease
@@ -98,6 +98,7 @@ class Machine(RuleBasedStateMachine):
         self.thread.shutdown()
         if self.live:
             self.live.release()
+        history.write_all_waiting()  # refusals that a transaction of the thread had kept out
 
     # What the store does
 
